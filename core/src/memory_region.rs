@@ -263,7 +263,7 @@ impl MemoryRegionRegistry {
 
     /// The region behind `key`.
     ///
-    /// Cost: takes the registry's mutex. One-sided operations will not come this way.
+    /// Cost: takes the registry's mutex. Engines remember what they find here (`engine/regions.rs`).
     pub fn lookup(&self, key: u64) -> Option<Arc<MemoryRegion>> {
         self.lock().by_key.get(&key).cloned()
     }

@@ -69,7 +69,7 @@ pub struct AtomicPost<'a> {
     pub to: u64,
     /// The target's memory; lengths in bytes.
     pub segments: &'a [RemoteSegment],
-    /// Remote CQ data, if `flags` has `REMOTE_CQ_DATA`.
+    /// Told in an error entry alone.
     pub data: u64,
     /// Comes back in the completion.
     pub context: u64,

@@ -177,8 +177,8 @@ pub trait Transport:
     /// packet to `peer` can carry now.
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room;
 
-    /// Pushes a packet whose whole content is inline words and tiny payload
-    /// that the transport may place wherever it likes, if there is room for it.
+    /// Pushes a packet of `words` and up to a fragment of payload, which the transport may place
+    /// wherever it likes, if there is room for it.
     ///
     /// `words` come first, then the payload. Returns false and does nothing if
     /// there is no room. Cost: no system call, no allocation.

@@ -29,7 +29,7 @@ pub enum Kind {
     /// The receiver has it all, or gives it up. Word: operation. Words: `errno`, with
     /// [`REGISTERED`].
     Finish = 5,
-    /// A message that asked for it was delivered or matched. Word: operation.
+    /// A message that asked for it was delivered or matched. Word: operation. Words: `0`.
     Acknowledge = 6,
     /// The endpoint closes. No words.
     Bye = 7,

@@ -33,16 +33,17 @@ fn each_block_is_copied_once() {
                 let mut help = Help::new(0, 1, BLOCKS).unwrap();
                 while let Some(block) = help.take(&claims) {
                     copied[block as usize].fetch_add(1, Ordering::Relaxed);
-                    help.wrote(&claims);
+                    help.wrote(&claims, true);
                 }
             })
         };
         while let Some(block) = offer.take(&claims).unwrap() {
             copied[block as usize].fetch_add(1, Ordering::Relaxed);
         }
+        let is_whole = || copied.iter().all(|count| count.load(Ordering::Relaxed) == 1);
+        assert!(!offer.is_there(&claims) || is_whole(), "what the sender wrote is seen");
         sender.join().unwrap();
-        assert!(offer.is_quiet(&claims));
-        assert!(copied.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+        assert!(offer.is_quiet(&claims) && offer.is_there(&claims) && is_whole());
     });
 }
 
@@ -58,7 +59,7 @@ fn a_receiver_that_closes_has_its_memory_to_itself() {
                 let mut help = Help::new(0, 1, BLOCKS).unwrap();
                 while let Some(block) = help.take(&claims) {
                     copied[block as usize].store(1, Ordering::Relaxed);
-                    help.wrote(&claims);
+                    help.wrote(&claims, true);
                 }
             })
         };

@@ -282,8 +282,14 @@ impl<V: Verbs> Confirmation for Carrier<V> {
         self.reliable().map_or(0, |it| it.pushed(peer))
     }
 
-    fn confirmed(&mut self, peer: PeerIndex) -> u32 {
-        self.reliable_mut().map_or(0, |it| it.confirmed(peer))
+    fn look_for_confirmations(&mut self) {
+        if let Some(it) = self.reliable_mut() {
+            it.look_for_confirmations();
+        }
+    }
+
+    fn confirmed(&self, peer: PeerIndex) -> u32 {
+        self.reliable().map_or(0, |it| it.confirmed(peer))
     }
 }
 

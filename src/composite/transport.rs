@@ -308,7 +308,14 @@ impl<N: Transport, F: Transport> Confirmation for Composite<N, F> {
         leaves!(&self, peer, it => it.pushed(peer))
     }
 
-    fn confirmed(&mut self, peer: PeerIndex) -> u32 {
-        leaves!(&mut self, peer, it => it.confirmed(peer))
+    fn look_for_confirmations(&mut self) {
+        self.near.look_for_confirmations();
+        if let Some(far) = &mut self.far {
+            far.transport.look_for_confirmations();
+        }
+    }
+
+    fn confirmed(&self, peer: PeerIndex) -> u32 {
+        leaves!(&self, peer, it => it.confirmed(peer))
     }
 }

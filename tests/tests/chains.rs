@@ -1,7 +1,9 @@
 //! What is posted to an adapter as one chain, on the fake: what announces more (FI_MORE) and what
 //! follows it, the packets of one message, and what a poll does.
 
-use kestrel_core::{flags::Flags, info::MemoryRegionMode, memory_region::MemoryRegion};
+use kestrel_core::{
+    flags::Flags, info::MemoryRegionMode, memory_region::MemoryRegion, one_sided::RemoteSegment,
+};
 use kestrel_tests::{
     bed::{Memory, Receive, Send, World, pattern, same},
     fake::fake_bed,
@@ -106,6 +108,27 @@ fn what_nothing_follows_leaves_with_the_next_poll() {
     assert_eq!(posted, 1, "by a poll");
     chains.takes(&bytes);
     assert_eq!(chains.world.sent(0).context(), 1);
+}
+
+/// A post that is refused is what follows, too.
+#[test]
+fn what_announces_more_leaves_with_a_post_that_is_refused() {
+    const NOBODY: u64 = 77;
+    let bytes = Memory::from(pattern(1, 100));
+    let chains = Chains::new();
+    let node = &chains.world.nodes[0];
+    let segments = [RemoteSegment { address: 0, length: 100, key: 4 }];
+    let send = Send { pieces: bytes.all(), ..Send::default() };
+    let write = Rma { pieces: bytes.all(), segments: &segments, ..Rma::default() };
+    let refused: [&dyn Fn() -> bool; 2] =
+        [&|| node.post_send(NOBODY, &send).is_err(), &|| node.post_write(NOBODY, &write).is_err()];
+    for refused in refused {
+        let posted = chains.posted(|| chains.send(&bytes, Flags::MORE, 1));
+        assert_eq!(posted, 0, "kept back");
+        assert_eq!(chains.posted(|| assert!(refused())), 1, "with what was refused");
+        chains.takes(&bytes);
+        assert_eq!(chains.world.sent(0).context(), 1);
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! A peer that closes its endpoint, while its process lives on, is gone like one that died.
 
-use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags};
+use kestrel_core::{address_vector::FI_ADDR_UNSPEC, config::CmaPolicy, flags::Flags};
 use kestrel_tests::{
+    bytes::{pattern, same},
     node::{Done, Node, NodeOptions, Wait, says_gone},
     process::eventually,
     scale::PATIENCE,
@@ -80,6 +81,51 @@ fn what_a_peer_sent_before_it_closed_arrives() {
             assert_eq!(entry.context, number);
             assert_eq!(entry.take_buffer().unwrap(), [number as u8; 40]);
         }
+    }
+}
+
+/// It has left when the call returns: nobody reads it where its sender had it.
+#[test]
+fn what_was_injected_at_first_survives_its_endpoint() {
+    const LENGTH: usize = 12 << 10;
+    for cma in [CmaPolicy::On, CmaPolicy::Auto, CmaPolicy::Off] {
+        let [here, there] = [(); 2].map(|()| Node::with(&NodeOptions::with_cma(cma)));
+        let back = there.insert(here.address());
+        there.endpoint.inject_tagged(&pattern(1, LENGTH), back, 1).unwrap();
+        drop(there);
+        here.endpoint.receive_tagged(vec![0; LENGTH], FI_ADDR_UNSPEC, 1, 0, 1).unwrap();
+        let mut entry = here.next().well();
+        same(&entry.take_buffer().unwrap(), &pattern(1, LENGTH), "injected");
+    }
+}
+
+/// Where credit is missing the envelope alone has left, and the rest is asked for while the endpoint closes.
+#[test]
+fn what_was_injected_without_credit_survives_its_endpoint() {
+    const LENGTH: usize = 16 << 10;
+    const COUNT: u64 = 5;
+    for cma in [CmaPolicy::On, CmaPolicy::Auto, CmaPolicy::Off] {
+        let [here, there] = [(); 2].map(|()| Node::with(&NodeOptions::with_cma(cma)));
+        let (to, back) = (here.insert(there.address()), there.insert(here.address()));
+        greet(&here, to, &there);
+        greet(&there, back, &here);
+        for number in 0..COUNT {
+            there.endpoint.inject_tagged(&pattern(number, LENGTH), back, number).unwrap();
+        }
+        // What comes to it meanwhile is nobody's any more.
+        there.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
+        here.endpoint.inject(&[1; 8], to).unwrap();
+        std::thread::scope(|scope| {
+            let closing = scope.spawn(move || drop(there));
+            for number in 0..COUNT {
+                let into = vec![0; LENGTH];
+                here.endpoint.receive_tagged(into, to, number, 0, number).unwrap();
+                let mut entry = here.next().well();
+                assert_eq!(entry.context, number);
+                same(&entry.take_buffer().unwrap(), &pattern(number, LENGTH), "injected");
+            }
+            closing.join().unwrap();
+        });
     }
 }
 

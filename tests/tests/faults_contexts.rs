@@ -22,6 +22,7 @@ use kestrel_shm::{ShmOptions, ShmProvider, testing::abstract_name};
 use kestrel_tests::{
     bed::Options,
     contexts::Sharers,
+    liar::Liar,
     mock::mock_bed,
     node::{Node, NodeOptions, Wait},
     process::{Peer, child_role, say},
@@ -208,6 +209,22 @@ fn a_context_is_believed_once_its_endpoint_can_be_asked() {
     honest.order("let them in");
     let done = victim.within(PATIENCE, Wait::Polling).expect("a message comes").well();
     assert_eq!((done.context, done.source), (1, 0));
+}
+
+/// Which endpoint a context is part of it says before all else: not after a message, also of which the
+/// envelope alone has come.
+#[test]
+fn a_context_that_has_sent_a_message_is_too_late() {
+    for words in [[5, 9_000, 0, 0, 0], [5, 0, 0, 0, 0]] {
+        let bed = mock_bed(MockOptions::default());
+        let world = bed.world(1);
+        let victim = &world.nodes[0];
+        victim.receive(9_000, None, 1);
+        let mut liar = Liar::new(&bed, victim.endpoint.address());
+        liar.say_all(Kind::Long, 0, &words, 0);
+        liar.say_all(Kind::Context, 1, &[], 0);
+        assert!(liar.is_cut_off(victim));
+    }
 }
 
 /// A receive of a shared context that is directed at somebody fails when no endpoint is connected with him

@@ -1,7 +1,7 @@
 //! Long messages that the receiver's adapter reads, on the fake: errors of the device, memory that
 //! cannot be registered, peers that go, and that nothing is written when it is not ours any more.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kestrel_core::{
     error::Errno,
@@ -14,7 +14,7 @@ use kestrel_core::{
 use kestrel_tests::{
     bed::{Memory, Receive, Send, World, pattern, same},
     fake::fake_bed,
-    one_sided::{expose, options},
+    one_sided::{BOTH, expose, options},
     scale::PATIENCE,
 };
 use kestrel_verbs::{
@@ -42,8 +42,13 @@ impl Pull {
 
     /// Messages are fetched from that length on.
     fn from(fetch_min: usize) -> Pull {
+        Pull::among(2, fetch_min)
+    }
+
+    /// The same among so many nodes.
+    fn among(nodes: usize, fetch_min: usize) -> Pull {
         let (bed, fabric) = fake_bed(VerbsOptions { fetch_min, ..VerbsOptions::default() });
-        let world = bed.world_with(2, &options(MemoryRegionMode::ALLOCATED));
+        let world = bed.world_with(nodes, &options(MemoryRegionMode::ALLOCATED));
         world.warm_up();
         Pull { world, fabric }
     }
@@ -352,6 +357,52 @@ fn receives_fail_with_their_sender() {
         // The sender hears of it by itself, a little later, and lends nothing any more.
         pull.world
             .drive("fewer than 8 MiB stay registered", || pull.fabric.tally().registered < 8 << 20);
+    }
+}
+
+/// A message that is fetched is over once when its sender goes, or its receiver: what else goes through
+/// windows meanwhile is waited for.
+#[test]
+fn who_fetches_and_writes_does_each_once() {
+    for is_closed in [false, true] {
+        let target = Memory::zeroed(8);
+        let (sources, into) = messages(2, LENGTHS[1]);
+        let mut pull = Pull::among(3, LENGTHS[0]);
+        pull.exchange(1, LENGTHS[0]);
+        let region = expose(&pull.world.nodes[2], &target, BOTH, 4);
+        let write = |pull: &Pull, byte: u8| {
+            let (endpoint, base, key) =
+                (&pull.world.nodes[1].endpoint, region.base(), region.key());
+            pull.world.post(|| endpoint.inject_write(&[byte; 8], 2, base, key));
+        };
+        let start = Instant::now();
+        while pull.reached() < 2 {
+            write(&pull, 1);
+            pull.world.poll(20);
+            assert!(start.elapsed() < PATIENCE, "in vain: a window");
+        }
+        pull.begin(&sources, &into);
+        write(&pull, 2);
+        if is_closed {
+            let (closing, fabric) = (pull.world.nodes.remove(1), pull.fabric.clone());
+            std::thread::scope(|scope| {
+                let closing = scope.spawn(move || drop(closing));
+                std::thread::sleep(Duration::from_millis(50));
+                fabric.hold(false);
+                closing.join().unwrap();
+            });
+        } else {
+            drop(pull.world.nodes.remove(0));
+            for _ in 0..2 {
+                pull.world.received(0).bad(Errno::CONNRESET);
+            }
+            pull.fabric.hold(false);
+        }
+        pull.world.drive("the write is there", || target.bytes() == [2; 8]);
+        for into in &into {
+            same(&into.bytes(), &vec![0; LENGTHS[1]], "nothing is written any more");
+        }
+        pull.world.nodes.pop().unwrap().domain.close_memory(&region).unwrap();
     }
 }
 

@@ -64,6 +64,33 @@ fn a_side_that_is_away_costs_nothing() {
     world.sent(0).good();
 }
 
+/// It has helped, and everything is there.
+#[test]
+fn a_sender_that_helps_once_and_goes_away_is_not_waited_for() {
+    for length in [4 << 20, LONG, 8 << 20] {
+        for writes in [9, 0] {
+            let bed = bed();
+            let world = bed.world(2);
+            world.warm_up();
+            bed.provider.forbid_copying(world.nodes[0].endpoint.address(), 9, writes);
+            let (bytes, into) = (Memory::from(pattern(1, length)), Memory::zeroed(length));
+            post(&world, &bytes, into.all());
+            world.nodes[1].poll();
+            world.nodes[0].poll();
+            for _ in 0..50 {
+                world.nodes[1].poll();
+            }
+            assert_eq!(world.waiting(1).1, 1, "{length} bytes: nobody polled the sender again");
+            world.received_already(1).good();
+            same(&into.bytes(), &pattern(1, length), "copied by both");
+            let (read, written) = copied(&bed, &world);
+            assert_eq!((read + written, written > 0), (length, writes > 0));
+            world.sent(0).good();
+            world.nothing_more();
+        }
+    }
+}
+
 /// Whoever is refused, and whenever: the other side copies, or the rest comes in parts.
 #[test]
 fn permission_may_end_at_any_moment() {

@@ -78,6 +78,34 @@ fn a_send_is_complete_when_its_peer_has_it() {
     }
 }
 
+/// However many peers have something to confirm, the device is asked once for all of them.
+#[test]
+fn a_poll_asks_the_device_once_for_all_peers() {
+    let looks_with = |peers: u64| {
+        let (bed, fabric) = fake_bed(VerbsOptions::default());
+        let nodes = bed.world_with(1 + peers as usize, &Options::default());
+        let byte = Memory::zeroed(1);
+        let post = |to: u64| {
+            let send = Send { pieces: byte.all(), context: to, ..Send::default() };
+            nodes.post(|| nodes.nodes[0].post_send(to, &send));
+        };
+        (1..=peers).for_each(|to| nodes.nodes[to as usize].receive(1, None, to));
+        (1..=peers).for_each(post);
+        (0..peers).for_each(|_| drop(nodes.sent(0).good()));
+        fabric.hold(true);
+        (1..=peers).for_each(post);
+        nodes.nodes[0].poll();
+        let before = fabric.tally().looks;
+        (0..10).for_each(|_| nodes.nodes[0].poll());
+        let looks = fabric.tally().looks - before;
+        assert_eq!(nodes.waiting(0), (0, 0), "the fabric holds them");
+        fabric.hold(false);
+        (0..peers).for_each(|_| drop(nodes.sent(0).good()));
+        looks
+    };
+    assert_eq!(looks_with(30), looks_with(2), "in ten polls");
+}
+
 /// "Operations that fail asynchronously will still generate completions, even if a completion is not
 /// requested", and who asks for this level asks for the failure.
 #[test]

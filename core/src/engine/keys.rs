@@ -72,6 +72,14 @@ impl<T: Transport> Engine<T> {
         }
     }
 
+    /// The same for a call that pushes nothing: what an earlier one kept back leaves.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refuse_nobody(&mut self, address: u64) -> PostError {
+        self.flush();
+        self.no_peer(address)
+    }
+
     /// What is wrong with whom a receive is from. Where a key is meant it is none of ours, whatever
     /// an address of that number was inserted for.
     #[cold]

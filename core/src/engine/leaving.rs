@@ -10,6 +10,7 @@ use crate::{
     endpoint::PostError,
     flags::Flags,
     one_sided::RemoteStage,
+    operation::SendStage,
     primitive::yield_now,
     protocol::remote_access::serve_data::Serving,
     transport::{PeerIndex, Transport},
@@ -97,15 +98,45 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Lets what is owed leave before a goodbye: what was injected, which its user was told is done, where
-    /// it waits for room or goes through windows, which have no order with a goodbye; and the answers
-    /// to what was done for peers. After a second the rest is dropped.
+    /// it waits for room or for credit, or goes through windows, which have no order with a goodbye; and
+    /// the answers to what was done for peers. After a second the rest is dropped.
     pub(super) fn let_owed_leave(&mut self) {
         self.take_events_while(Self::holds_owed, |engine| {
+            let heard = engine.holds_asked_for() && engine.take_answer();
             let finished = engine.in_windows > 0 && engine.take_finished();
-            let moved = engine.push_backlog(finished);
+            let moved = engine.push_backlog(finished || heard);
             engine.flush();
             moved
         });
+    }
+
+    /// Whether there is something injected of which the envelope alone has left, or not all that its
+    /// receiver has asked for.
+    fn holds_asked_for(&self) -> bool {
+        self.sends.indices().any(|index| {
+            let send = &self.sends[index];
+            let waits = matches!(send.stage, SendStage::AwaitConsent | SendStage::Streaming);
+            waits && send.flags.contains(Flags::INJECT)
+        })
+    }
+
+    /// Takes a packet of somebody's, for an endpoint that closes: what a receiver says of our messages is
+    /// heard, and all else is dropped, as what comes after the close is. Returns whether there was one.
+    fn take_answer(&mut self) -> bool {
+        let Some(arrival) = self.transport.arrival() else {
+            return false;
+        };
+        match Kind::from_byte(arrival.head.kind) {
+            Some(Kind::Consent | Kind::Finish | Kind::Acknowledge | Kind::Bye) => {
+                self.deliver(arrival)
+            }
+            // Its sender is still at it.
+            _ if self.transport.placed() < arrival.length => false,
+            _ => {
+                self.transport.consume();
+                true
+            }
+        }
     }
 
     fn holds_owed(&self) -> bool {
@@ -117,6 +148,9 @@ impl<T: Transport> Engine<T> {
         };
         let answers =
             |reply: &Reply| matches!(reply.kind, Kind::Done | Kind::Acknowledge | Kind::Finish);
+        if self.holds_asked_for() {
+            return true;
+        }
         let mut there = self.peers.iter().filter(|peer| peer.state != PeerState::Idle);
         there.any(|peer| {
             peer.queue.iter().any(queued)

@@ -398,9 +398,12 @@ impl<T: Transport> Drop for Engine<T> {
         self.setup.transmit.queue = None;
         self.setup.receive.queue = None;
         for peer in 0..self.peers.len() as PeerIndex {
-            self.end_single_copy(peer);
+            self.forget_pulls(peer);
+            self.forget_fetches(peer);
         }
         self.let_owed_leave();
+        // What peers read of our messages until now was there.
+        (0..self.peers.len() as PeerIndex).for_each(|peer| self.withdraw_all(peer));
         self.peers.iter_mut().for_each(|peer| Several::give_up(&mut peer.several));
         self.say_bye();
         self.tell_dropped();

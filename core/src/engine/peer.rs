@@ -41,8 +41,8 @@ pub enum PeerState {
 /// A small packet that core owes to a peer: never lost for lack of room.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
-    /// `Consent`, `Finish`, `Acknowledge`, `Done`, `Share`, `Wrote`, `Invite`, `Admit`,
-    /// `Ask`, `Lease` or `Withdraw`.
+    /// `Consent`, `Finish`, `Acknowledge`, `Done`, `Share`, `Wrote`, `Invite`, `Admit`, `Lease` or
+    /// `Withdraw`.
     pub kind: Kind,
     /// The peer's operation; ours, of a `Withdraw`.
     pub operation: u64,
@@ -88,6 +88,8 @@ pub struct Peer {
     /// The receiving side of credit: what arrived, what was let go, what was
     /// granted, and when to grant again.
     pub flow: ReceiveFlow,
+    /// An envelope alone has come from it, which costs no credit, since it has its lane to us.
+    pub has_announced: bool,
     /// What had arrived from it when a send last left its queue.
     heard: u64,
     /// Which receive context of its endpoint it is, as far as it was named as one.
@@ -210,6 +212,7 @@ impl Peer {
 
     /// An envelope came from it, which costs no credit.
     pub fn note_envelope(&mut self) {
+        self.has_announced = true;
         self.heard = u64::MAX;
     }
 
@@ -234,6 +237,7 @@ impl Peer {
             charged: 0,
             credit: CREDIT_FIRST,
             flow: ReceiveFlow::default(),
+            has_announced: false,
             heard: u64::MAX,
             named: 0,
             fi_addr: FI_ADDR_NOTAVAIL,

@@ -14,7 +14,7 @@ use crate::{
     error::Errno,
     flags::Flags,
     memory::Piece,
-    operation::{SendStage, Target},
+    operation::Target,
     protocol::{receive::Posted, remote_access::several::Several, window::PeerWindow},
     scalable_endpoint::context_address,
     tag_match::{ANY_SOURCE, STICKY, SourceIndex},
@@ -206,7 +206,7 @@ impl<T: Transport> Engine<T> {
         self.fail_receiving(peer, &replaced(address));
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
-        record.withdrawn_by_it = 0;
+        (record.withdrawn_by_it, record.has_announced) = (0, false);
         // It is there.
         (record.unanswered, record.refused) = (None, None);
         self.count_alone(peer);
@@ -319,6 +319,9 @@ impl<T: Transport> Engine<T> {
     /// Fails what had begun with the peer's incarnation that is now gone.
     fn fail_established(&mut self, peer: PeerIndex, why: &Unreachable) {
         let record = &mut self.peers[peer as usize];
+        let sends = &self.sends;
+        let has_begun = |queued: u32| queued & ONE_SIDED == 0 && sends[queued].has_begun_with(peer);
+        record.queue.retain(|&queued| !has_begun(queued));
         record.unconfirmed.clear();
         record.leaves_after = None;
         record.streams.clear();
@@ -329,9 +332,6 @@ impl<T: Transport> Engine<T> {
         let begun: Vec<u32> =
             self.sends.indices().filter(|&send| self.sends[send].has_begun_with(peer)).collect();
         for send in begun {
-            if self.sends[send].stage == SendStage::Prefix {
-                self.peers[peer as usize].queue.retain(|&queued| queued != send);
-            }
             self.fail_send(send, why);
         }
         self.fail_begun_remotes(peer, why);
@@ -380,7 +380,7 @@ impl<T: Transport> Engine<T> {
         self.fail_posted_from(|_| true, why);
     }
 
-    fn fail_posted_from(&mut self, fails: impl Fn(PeerIndex) -> bool, why: &Unreachable) {
+    fn fail_posted_from(&mut self, fails: impl Fn(SourceIndex) -> bool, why: &Unreachable) {
         for family in Posted::ALL {
             let posted = self.posted_in(family).map(|matcher| matcher.posted());
             let directed: Vec<_> =

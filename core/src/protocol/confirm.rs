@@ -57,9 +57,11 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn take_confirmed(&mut self) -> bool {
+        // Once for all: a device that is asked takes some time.
+        self.transport.look_for_confirmations();
         let (mut moved, mut at) = (false, 0);
         while let Some(&peer) = self.confirming.get(at) {
-            moved |= self.take_confirmed_of(peer);
+            moved |= self.take_known_of(peer);
             if self.peers[peer as usize].has_left() {
                 self.peer_closed(peer);
             }
@@ -73,7 +75,12 @@ impl<T: Transport> Engine<T> {
     }
 
     /// The same of one peer.
-    pub(crate) fn take_confirmed_of(&mut self, peer: PeerIndex) -> bool {
+    pub(crate) fn take_confirmed_of(&mut self, peer: PeerIndex) {
+        self.transport.look_for_confirmations();
+        self.take_known_of(peer);
+    }
+
+    fn take_known_of(&mut self, peer: PeerIndex) -> bool {
         let confirmed = self.transport.confirmed(peer);
         let mut moved = false;
         while let Some(&(packet, index)) = self.peers[peer as usize].unconfirmed.front()

@@ -363,7 +363,7 @@ impl<T: Transport> Engine<T> {
         connection.reporter.fail(Errno::CONNREFUSED, reason, data);
         self.over = true;
         self.set_control(peer, Control::HangUp);
-        self.fail_all_posted(&canceled("the connection was rejected"));
+        self.fail_all_posted(&canceled_since("the connection was rejected"));
         true
     }
 
@@ -418,7 +418,7 @@ impl<T: Transport> Engine<T> {
         let ready = self.peers[peer as usize].state == PeerState::Ready;
         // What was sent before is the peer's to read, so the lanes stay until it lets go.
         let told = ready && self.transport.push(peer, bye, 0, &[], Piece::EMPTY);
-        let why = canceled("the connection was shut down");
+        let why = canceled_since("the connection was shut down");
         if self.peers[peer as usize].window.under_way > 0 {
             // Buffers are the application's again when their operations are canceled.
             self.transport.close_window(peer);
@@ -486,10 +486,10 @@ impl<T: Transport> Engine<T> {
         connection.listener = None;
         drop(connection.promise.take());
         self.over = true;
-        self.fail_all_posted(&canceled("the connection is over"));
+        self.fail_all_posted(&canceled_since("the connection is over"));
     }
 }
 
-fn canceled(why: &str) -> Unreachable {
+fn canceled_since(why: &str) -> Unreachable {
     Unreachable { errno: Errno::CANCELED, reason: why.to_owned() }
 }

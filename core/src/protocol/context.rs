@@ -19,7 +19,8 @@ impl<T: Transport> Engine<T> {
     #[cold]
     pub(crate) fn arrive_context(&mut self, peer: PeerIndex, index: u64) -> bool {
         let record = &self.peers[peer as usize];
-        let is_first = record.source == peer && record.flow.arrived == 0;
+        let is_silent = record.flow.arrived == 0 && !record.has_announced;
+        let is_first = record.source == peer && is_silent;
         let valid = is_first && (1..CONTEXTS_MAX as u64).contains(&index) && self.manager.is_none();
         let endpoint = endpoint_address(record.address, index).filter(|_| valid);
         match endpoint.map(|at| (at, self.transport.speaks_for(peer, at))) {

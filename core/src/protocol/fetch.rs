@@ -278,6 +278,10 @@ impl<T: Transport> Engine<T> {
             return;
         };
         let incoming = &mut self.incoming[index];
+        if incoming.fetch.under_way == 0 {
+            // It was given up, and the window closed over the request.
+            return;
+        }
         incoming.fetch.under_way -= 1;
         incoming.fetch.failed |= !done;
         let all_asked = incoming.fetch.started == incoming.end;
@@ -313,8 +317,12 @@ impl<T: Transport> Engine<T> {
         }
         self.transport.close_window(peer);
         self.in_windows -= fetches;
-        let incoming = &self.incoming;
+        let incoming = &mut self.incoming;
         self.fetches.retain(|&index| incoming[index].peer != peer);
+        // They are counted no more: what the window had under way is told of later.
+        for &index in self.peers[peer as usize].incoming.values() {
+            incoming[index].fetch = Fetch::default();
+        }
     }
 
     /// The sender has given a message up. Returns whether the adapter has nothing to do with it:

@@ -10,7 +10,10 @@
 use std::collections::HashSet;
 
 use crate::{
-    engine::{Engine, peer::Reply},
+    engine::{
+        Engine,
+        peer::{ONE_SIDED, Reply},
+    },
     error::Errno,
     operation::{SendOperation, SendStage, Target},
     transport::{PeerIndex, Transport, Unreachable},
@@ -42,8 +45,8 @@ impl<T: Transport> Engine<T> {
             claims.withdraw_in_all(record.withdrawn);
         }
         self.take_loans_back(peer);
+        self.leave_stages(peer, &begun);
         for send in begun {
-            self.leave_stage(peer, send);
             self.fail_send(send, why);
         }
         for name in names {
@@ -53,20 +56,15 @@ impl<T: Transport> Engine<T> {
         self.note_backlog(peer);
     }
 
-    fn leave_stage(&mut self, peer: PeerIndex, send: u32) {
-        let record = &mut self.peers[peer as usize];
-        match self.sends[send].stage {
-            SendStage::Queued | SendStage::Prefix => record.queue.retain(|&queued| queued != send),
-            SendStage::AwaitConsent | SendStage::AwaitFinish => record.awaiting -= 1,
-            SendStage::Streaming => {
-                record.streams.retain(|&stream| stream != send);
-                record.awaiting -= 1;
-            }
-            SendStage::AwaitConfirmation => {
-                record.unconfirmed.retain(|&(_, unconfirmed)| unconfirmed != send);
-                record.awaiting -= 1;
-            }
-        }
+    /// Takes the sends to a peer that have `begun`, which are all, out of what they wait in.
+    fn leave_stages(&mut self, peer: PeerIndex, begun: &[u32]) {
+        let (record, sends) = (&mut self.peers[peer as usize], &self.sends);
+        let has_begun = |queued: u32| queued & ONE_SIDED == 0 && sends[queued].has_begun_with(peer);
+        record.queue.retain(|&queued| !has_begun(queued));
+        record.streams.clear();
+        record.unconfirmed.clear();
+        let awaits = |&&send: &&u32| sends[send].stage != SendStage::Prefix;
+        record.awaiting -= begun.iter().filter(awaits).count() as u32;
     }
 
     /// The sender of a message that has begun to arrive gives it up.

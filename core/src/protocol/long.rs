@@ -10,11 +10,11 @@ use crate::{
     flags::Flags,
     operation::{Body, Incoming, SendStage, Target, Unexpected},
     protocol::{
-        arrive::{UNDER_WAY_MAX, message_flags},
+        arrive::{OVERDRAWN, UNDER_WAY_MAX, message_flags},
         fetch::Fetch,
         in_sight::IN_SIGHT,
     },
-    tag_match::STICKY,
+    tag_match::{STICKY, SourceIndex},
     transport::{Arrival, PeerIndex, Transport, Unreachable},
     wire::{self, ENVELOPE_COST, Kind, LONG_WORDS},
 };
@@ -63,7 +63,7 @@ impl<T: Transport> Engine<T> {
             return true;
         }
         let Some((from, _)) = self.charge_arrival(peer, incoming.cost()) else {
-            self.violation(peer, "it sent more than its credit");
+            self.violation(peer, OVERDRAWN);
             return true;
         };
         let found = self.find_receive(&incoming, from);
@@ -154,7 +154,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// The receive for a message that begins to arrive, and whether it may still be posted.
-    fn find_receive(&mut self, incoming: &Incoming, from: PeerIndex) -> Option<(u32, bool)> {
+    fn find_receive(&mut self, incoming: &Incoming, from: SourceIndex) -> Option<(u32, bool)> {
         let Incoming { peer, flags, tag, total, .. } = *incoming;
         let tagged = flags.contains(Flags::TAGGED);
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };

@@ -117,12 +117,14 @@ impl<T: Transport> Engine<T> {
         let Limits { single, fragment, .. } = self.limits;
         let single = if streaming { fragment } else { single };
         let one_piece = contiguous.len() == total;
-        let readable = one_piece && total > 0 && self.transport.is_readable_by(peer);
+        // What is injected is not left to be read: its sender was told that it is done, and may be gone.
+        let reachable = one_piece && !self.sends[index].flags.contains(Flags::INJECT);
+        let readable = reachable && total > 0 && self.transport.is_readable_by(peer);
         // What is shown is cut by the transport.
         let shown = self.shown_flag(peer) != 0;
         let part = if shown { fragment } else { Cut::to(streaming).part_of(total, fragment) };
         (self.sends[index].part, self.sends[index].shown) = (part, shown);
-        let lent = one_piece && self.lend(peer, index, contiguous, streaming);
+        let lent = reachable && self.lend(peer, index, contiguous, streaming);
         let readable = readable && total >= self.limits.single_copy_from(streaming) && !lent;
         let pushed = if lent || readable && self.leaves_to_read(index, streaming) {
             self.push_long(peer, index, 0, streaming)

@@ -49,7 +49,7 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     pub fn send(&mut self, post: SendPost<'_>) -> Result<(), PostError> {
         let Some(peer) = self.peer_at(post.to) else {
-            return Err(self.no_peer(post.to));
+            return Err(self.refuse_nobody(post.to));
         };
         let flags = post.flags;
         let sent = match post.pieces {
@@ -150,8 +150,8 @@ impl<T: Transport> Engine<T> {
         self.send_queued(peer, post)
     }
 
-    /// The longest message of these flags that is one packet because it is injected: nobody can read
-    /// it where it lies, so nothing is to be compared.
+    /// The longest message of these flags that is one packet because it is injected: it is not left
+    /// to be read where it lies, so nothing is to be compared.
     #[inline]
     fn injected_whole(&self, flags: Flags) -> usize {
         let is_so = flags.contains(Flags::INJECT) && self.datagrams.is_none();

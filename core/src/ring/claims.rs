@@ -11,6 +11,9 @@
 //! 2. Only the receiver raises `front` and opens a generation; only the sender lowers `back`.
 //! 3. After a block the sender adds one to `written`, with release order. A receiver that needs
 //!    its memory back closes the offer and waits until `written` covers what the sender claimed.
+//!    Then it adds one to `there`, unless the block could not be written: after that `there` stays as it
+//!    is. Where nothing is left to claim, a receiver has everything once `there` covers that, and may
+//!    open another offer in the place: the sender stores nothing more for this one.
 //! 4. A sender that gives messages up counts them as withdrawn, before its buffers change. A
 //!    receiver looks at that after it has read a message, and believes it if there are no more
 //!    than it was told of by packets.
@@ -82,6 +85,7 @@ impl Claims {
 struct Claim {
     taken: AtomicU64,
     written: AtomicU64,
+    there: AtomicU64,
 }
 
 #[derive(Clone, Copy)]
@@ -125,6 +129,7 @@ impl Offer {
         let claim = &claims.claims[slot];
         let taken = Taken { generation, front: 0, back: blocks };
         claim.written.store(u64::from(generation) << 48, Ordering::Relaxed);
+        claim.there.store(u64::from(generation) << 48, Ordering::Relaxed);
         // R1: pairs with A1 in `Help::take`; the offer is told of in a packet besides.
         claim.taken.store(taken.to_word(), Ordering::Release);
         Offer { slot, generation, blocks, front: 0, back: blocks }
@@ -200,11 +205,21 @@ impl Offer {
         }
     }
 
-    /// Whether the sender has written all that it claimed. Of a closed offer this is final.
+    /// Whether the sender writes no more of what it claimed. Of a closed offer this is final.
     pub fn is_quiet(&self, claims: &Claims) -> bool {
-        let claimed = u64::from(self.generation) << 48 | u64::from(self.blocks - self.back);
         // A2: pairs with R2 in `Help::wrote`.
-        claims.claims[self.slot].written.load(Ordering::Acquire) == claimed
+        claims.claims[self.slot].written.load(Ordering::Acquire) == self.claimed()
+    }
+
+    /// Whether all that the sender claimed is there. Where nothing is left to claim this is final.
+    pub fn is_there(&self, claims: &Claims) -> bool {
+        // A3: pairs with R3 in `Help::wrote`.
+        claims.claims[self.slot].there.load(Ordering::Acquire) == self.claimed()
+    }
+
+    /// What the sender counts when it has done with each block that it claimed.
+    fn claimed(&self) -> u64 {
+        u64::from(self.generation) << 48 | u64::from(self.blocks - self.back)
     }
 }
 
@@ -232,10 +247,7 @@ impl Help {
             // A1: pairs with R1 in `Offer::open`.
             let word = claim.taken.load(Ordering::Acquire);
             let seen = Taken::from_word(word);
-            let open = seen.generation == self.generation
-                && seen.back == self.back
-                && seen.front < seen.back;
-            if !open {
+            if !self.finds_block(seen) {
                 return None;
             }
             let next = Taken { back: seen.back - 1, ..seen };
@@ -252,11 +264,27 @@ impl Help {
         }
     }
 
-    /// Notes that a claimed block is written, or never will be.
-    pub fn wrote(&self, claims: &Claims) {
+    /// Notes that the block claimed last is written; or, if it `is_there` not, never will be, nor any
+    /// other.
+    pub fn wrote(&self, claims: &Claims, is_there: bool) {
+        let claim = &claims.claims[self.slot];
         let written = u64::from(self.generation) << 48 | u64::from(self.blocks - self.back);
         // R2: pairs with A2 in `Offer::is_quiet`.
-        claims.claims[self.slot].written.store(written, Ordering::Release);
+        claim.written.store(written, Ordering::Release);
+        if is_there {
+            // R3: pairs with A3 in `Offer::is_there`.
+            claim.there.store(written, Ordering::Release);
+        }
+    }
+
+    /// Whether [`Self::take`] seems to find nothing more.
+    pub fn is_over(&self, claims: &Claims) -> bool {
+        let seen = Taken::from_word(claims.claims[self.slot].taken.load(Ordering::Relaxed));
+        !self.finds_block(seen)
+    }
+
+    fn finds_block(&self, seen: Taken) -> bool {
+        seen.generation == self.generation && seen.back == self.back && seen.front < seen.back
     }
 
     /// Whether the sender has claimed any block.
@@ -277,12 +305,30 @@ mod tests {
         assert_eq!(offer.take(&claims), Ok(Some(0)));
         assert_eq!(help.take(&claims), Some(4));
         assert!({ offer.take(&claims).unwrap() } == Some(1) && !offer.is_quiet(&claims));
-        help.wrote(&claims);
+        help.wrote(&claims, true);
+        assert!(!help.is_over(&claims));
         assert_eq!((help.take(&claims), help.take(&claims)), (Some(3), Some(2)));
+        assert!(help.is_over(&claims));
         assert_eq!((help.take(&claims), offer.take(&claims)), (None, Ok(None)));
-        assert!(offer.back() == 2 && !offer.is_quiet(&claims));
-        help.wrote(&claims);
-        assert!(offer.is_quiet(&claims));
+        assert!(offer.back() == 2 && !offer.is_quiet(&claims) && !offer.is_there(&claims));
+        help.wrote(&claims, true);
+        assert!(offer.is_quiet(&claims) && offer.is_there(&claims));
+    }
+
+    #[test]
+    fn a_block_that_could_not_be_written_is_not_there() {
+        let claims = Claims::default();
+        let mut offer = Offer::open(&claims, 1, 7, 2);
+        let mut help = Help::new(1, 7, 2).unwrap();
+        for (block, is_there) in [(1, true), (0, false)] {
+            assert_eq!(help.take(&claims), Some(block));
+            help.wrote(&claims, is_there);
+            offer.close(&claims).unwrap();
+            assert_eq!((offer.is_quiet(&claims), offer.is_there(&claims)), (true, is_there));
+            (offer, help) = (Offer::open(&claims, 1, 8, 2), Help::new(1, 8, 2).unwrap());
+            assert_eq!(help.take(&claims), Some(1));
+            help.wrote(&claims, true);
+        }
     }
 
     #[test]

@@ -19,8 +19,11 @@ pub trait Confirmation {
         0
     }
 
+    /// Looks for what peers have got since, for [`Self::confirmed`] to tell.
+    fn look_for_confirmations(&mut self) {}
+
     /// How many of them the peer is known to have: nothing that happens to us takes them back.
-    fn confirmed(&mut self, _peer: PeerIndex) -> u32 {
+    fn confirmed(&self, _peer: PeerIndex) -> u32 {
         0
     }
 }

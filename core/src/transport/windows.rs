@@ -92,7 +92,7 @@ pub trait Windows {
     }
 
     /// Ends the window to `peer`: the adapter touches no memory of ours for it when this returns.
-    /// `finished` tells what was under way, as for a window that failed.
+    /// `finished` may tell what was under way, as for a window that failed, and need not.
     fn close_window(&mut self, _peer: PeerIndex) {}
 
     /// The shortest messages that are lent to `peer`, whose adapter reads them, if any are: see

@@ -23,6 +23,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, VecDeque},
     fmt,
+    mem::ManuallyDrop,
     sync::{Arc, PoisonError, Weak},
 };
 
@@ -171,11 +172,13 @@ impl Triggers {
     }
 }
 
-/// What a thread starts, and what it has to start afterwards.
+/// What a thread starts, and what it has to start afterwards. Nothing in it is dropped with the thread:
+/// handlers of `atexit` run when what is dropped then is gone, and may close what defers operations.
 #[derive(Default)]
 struct Turns {
-    /// Counters whose turn comes when this thread has started what it is at.
-    counters: RefCell<VecDeque<Arc<CounterCell>>>,
+    /// Counters whose turn comes when this thread has started what it is at: none, and no memory for
+    /// any, when it starts nothing.
+    counters: ManuallyDrop<RefCell<VecDeque<Arc<CounterCell>>>>,
     is_starting: Cell<bool>,
 }
 
@@ -190,17 +193,20 @@ loom::thread_local! {
 
 /// Starts what is due at `counter`; from within a start, when that is over.
 fn in_turn(counter: Arc<CounterCell>) {
-    let next = || TURNS.with(|turns| turns.counters.borrow_mut().pop_front());
-    TURNS.with(|turns| turns.counters.borrow_mut().push_back(counter));
     if TURNS.with(|turns| turns.is_starting.replace(true)) {
-        return;
+        return TURNS.with(|turns| turns.counters.borrow_mut().push_back(counter));
     }
-    while let Some(counter) = next() {
+    let mut turn = Some(counter);
+    while let Some(counter) = turn {
         if let Some(triggers) = counter.triggers() {
             triggers.start_due(&counter);
         }
+        turn = TURNS.with(|turns| turns.counters.borrow_mut().pop_front());
     }
-    TURNS.with(|turns| turns.is_starting.set(false));
+    TURNS.with(|turns| {
+        drop(turns.counters.take());
+        turns.is_starting.set(false);
+    });
 }
 
 /// What one owner has deferred: an endpoint's operations go with it.
@@ -301,5 +307,60 @@ impl Deferrals {
     pub fn close(self: &Arc<Self>) {
         self.lock().is_closed = true;
         while self.take_own(|_| true).is_some() {}
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        thread,
+    };
+
+    use super::*;
+
+    struct Noted(Arc<AtomicUsize>);
+
+    impl Startable for Noted {
+        fn start(self: Box<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+
+        fn cancel(self: Box<Self>) {}
+    }
+
+    /// Changes a counter when its thread ends.
+    #[derive(Default)]
+    struct Last(RefCell<Option<Arc<Counter>>>);
+
+    impl Drop for Last {
+        fn drop(&mut self) {
+            if let Some(counter) = self.0.take() {
+                counter.add(1);
+            }
+        }
+    }
+
+    thread_local! {
+        static LAST: Last = Last::default();
+    }
+
+    /// What a thread had for itself is gone, as a main thread's is in the handlers of `atexit`.
+    #[test]
+    fn a_thread_that_ends_starts_what_is_due() {
+        let started = Arc::new(AtomicUsize::new(0));
+        let (counter, deferrals) = (Arc::<Counter>::default(), Arc::<Deferrals>::default());
+        for threshold in [1, 2] {
+            let work = || -> Box<dyn Startable> { Box::new(Noted(started.clone())) };
+            deferrals.defer(&counter, threshold, Key::Work(threshold), work).unwrap();
+        }
+        thread::spawn(move || {
+            // What comes to be first goes last.
+            LAST.with(|last| last.0.replace(Some(counter.clone())));
+            counter.add(1);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(started.load(Ordering::SeqCst), 2);
     }
 }

@@ -106,6 +106,8 @@ pub struct FakeFabric {
 pub struct Tally {
     /// Calls that posted sends, writes, reads or atomic operations: each a chain of them.
     pub chains: u64,
+    /// Looks for completions of sends.
+    pub looks: u64,
     /// Sends that found no receive posted.
     pub not_ready: u64,
     /// Datagrams that found no receive posted.

@@ -186,6 +186,7 @@ impl Queues for FakeQueues {
     }
 
     fn poll_sends(&self, into: &mut Completions) {
+        self.device.fabric.lock().tally.looks += 1;
         self.fetch(|queues| &mut queues.sends, into);
     }
 

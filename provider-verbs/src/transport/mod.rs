@@ -385,8 +385,11 @@ impl<V: Verbs> Confirmation for RcTransport<V> {
         self.send_lane(peer).map_or(0, |lane| lane.queue.posted())
     }
 
-    fn confirmed(&mut self, peer: PeerIndex) -> u32 {
+    fn look_for_confirmations(&mut self) {
         self.reap_burst();
+    }
+
+    fn confirmed(&self, peer: PeerIndex) -> u32 {
         self.send_lane(peer).map_or(0, |lane| lane.confirmed)
     }
 }

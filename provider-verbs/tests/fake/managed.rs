@@ -203,6 +203,7 @@ fn what_was_acknowledged_is_not_forgotten() {
                 std::thread::yield_now();
             };
             assert!(matches!(ended, TransportEvent::Closed { peer: 0 }), "{ended:?}");
+            scene.friend.look_for_confirmations();
             assert_eq!(scene.friend.confirmed(0), pushed, "{unread} unread");
             scene.fabric.lose_acknowledgements(false);
         }

@@ -203,7 +203,7 @@ impl Claimed {
                 let help = Help::new(slot, generation, blocks);
                 if let Some(mut help) = help.filter(|_| blocks < 64) {
                     let _ = help.take(&self.0);
-                    help.wrote(&self.0);
+                    help.wrote(&self.0, true);
                 }
             }
             _ => {}

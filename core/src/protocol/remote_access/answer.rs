@@ -210,10 +210,12 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn fail_begun_remotes(&mut self, peer: PeerIndex, why: &Unreachable) {
         let remotes = &self.remotes;
         let begun = |&index: &u32| remotes[index].has_begun_with(peer);
+        let has_left = |&queued: &u32| {
+            queued & ONE_SIDED != 0 && remotes[queued & !ONE_SIDED].has_begun_with(peer)
+        };
+        self.peers[peer as usize].queue.retain(|queued| !has_left(queued));
         let begun: Vec<u32> = remotes.indices().filter(begun).collect();
         for index in begun {
-            let queue = &mut self.peers[peer as usize].queue;
-            queue.retain(|&queued| queued != index | ONE_SIDED);
             self.fail_remote(index, why);
         }
     }

@@ -24,7 +24,7 @@ impl<T: Transport> Engine<T> {
     #[inline]
     pub fn remote(&mut self, post: RemotePost<'_>) -> Result<(), PostError> {
         let Some(peer) = self.peer_at(post.to) else {
-            return Err(self.no_peer(post.to));
+            return Err(self.refuse_nobody(post.to));
         };
         if self.is_full() {
             self.pump(peer);
@@ -34,14 +34,28 @@ impl<T: Transport> Engine<T> {
             }
         }
         let flags = post.flags;
-        if flags.contains(Flags::INJECT) {
-            self.refuse_unreachable(peer, flags, post.context)?;
-            self.reserve.stock()?;
+        if flags.contains(Flags::INJECT)
+            && let Err(refused) = self.check_injected(peer, flags, post.context)
+        {
+            self.flush();
+            return Err(refused);
         }
         self.start_remote(peer, RemoteOperation::from_post(peer, post));
         self.let_leave(peer, flags);
         self.flush_unless_more(flags);
         Ok(())
+    }
+
+    /// Refuses what is injected for nobody, or could not be copied.
+    #[inline(always)]
+    fn check_injected(
+        &mut self,
+        peer: PeerIndex,
+        flags: Flags,
+        context: u64,
+    ) -> Result<(), PostError> {
+        self.refuse_unreachable(peer, flags, context)?;
+        self.reserve.stock()
     }
 
     /// Sends and one-sided operations that are not complete, or not reported.

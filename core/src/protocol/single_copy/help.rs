@@ -105,15 +105,21 @@ impl<T: Transport> Engine<T> {
             let piece = self.sends[index].pieces.view().contiguous(from, block.min(wanted - from));
             let written =
                 self.transport.write_remote(peer, remote.wrapping_add(from as u64), piece);
-            if let Some(claims) = self.transport.claims_to(peer) {
-                helping.help.wrote(claims);
+            let claims = self.transport.claims_to(peer);
+            if let Some(claims) = claims {
+                helping.help.wrote(claims, written);
             }
+            // Who makes no other call for long says now that it is done.
+            let is_over = claims.is_none_or(|claims| helping.help.is_over(claims));
             if !written {
                 self.peers[peer as usize].unwritable = true;
                 return Step::Over;
             }
             helping.written_from = from;
             left = left.saturating_sub(piece.len());
+            if is_over {
+                return Step::Over;
+            }
         }
         Step::More
     }

@@ -32,7 +32,7 @@ pub struct Pull {
     /// Index of the incoming message.
     incoming: u32,
     share: Option<Share>,
-    /// Nothing is left to do before the sender's word.
+    /// Nothing is left to do before the sender is done.
     waits: bool,
     /// It cannot be read.
     unreadable: bool,
@@ -94,13 +94,22 @@ impl<T: Transport> Engine<T> {
             let Some(pull) = self.pulls.pop_front() else {
                 break;
             };
-            if !pull.waits && !self.seems_withdrawn(pull.peer) {
+            let goes_on = !pull.waits || self.is_written(&pull);
+            if goes_on && !self.seems_withdrawn(pull.peer) {
                 self.pull_with(pull);
                 return true;
             }
             self.pulls.push_back(pull);
         }
         false
+    }
+
+    /// Whether the sender has written all that it claimed of a message of which nothing is left to
+    /// claim. It says so in a packet, but maybe late: at its next poll.
+    fn is_written(&self, pull: &Pull) -> bool {
+        let claims = self.transport.claims_from(pull.peer);
+        let share = pull.share.as_ref().filter(|_| !pull.unreadable);
+        share.zip(claims).is_some_and(|(share, claims)| share.offer.is_there(claims))
     }
 
     fn pull_with(&mut self, mut pull: Pull) {
@@ -141,12 +150,18 @@ impl<T: Transport> Engine<T> {
                 None if from == end => return Step::Done,
                 None => end.min(from + left),
                 Some(Share { offer, block }) => {
-                    let claims = self.transport.claims_from(pull.peer);
-                    match claims.map(|claims| offer.take(claims)) {
-                        Some(Ok(Some(mine))) => end.min((mine as usize + 1) * *block),
-                        Some(Ok(None)) if offer.back() == offer.blocks() => return Step::Done,
-                        Some(Ok(None)) => return Step::Waits,
-                        Some(Err(_)) | None => return Step::Contradiction,
+                    let Some(claims) = self.transport.claims_from(pull.peer) else {
+                        return Step::Contradiction;
+                    };
+                    match offer.take(claims) {
+                        Ok(Some(mine)) => end.min((mine as usize + 1) * *block),
+                        Ok(None) if offer.back() == offer.blocks() => return Step::Done,
+                        Ok(None) if offer.is_there(claims) => {
+                            self.incoming[pull.incoming].end = from;
+                            return Step::Done;
+                        }
+                        Ok(None) => return Step::Waits,
+                        Err(_) => return Step::Contradiction,
                     }
                 }
             };
@@ -273,11 +288,17 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Ends single-copy with a peer, before buffers are the application's again: it writes no more
-    /// to our memory when this returns, and believes nothing that it reads there.
+    /// Ends what goes from buffer to buffer with a peer, before buffers are the application's again: it
+    /// writes no more to our memory when this returns, nor does an adapter, and it believes nothing that
+    /// it reads there.
     pub(crate) fn end_single_copy(&mut self, peer: PeerIndex) {
         self.forget_pulls(peer);
         self.forget_fetches(peer);
+        self.withdraw_all(peer);
+    }
+
+    /// Has a peer believe nothing of what it reads in our memory from now on.
+    pub(crate) fn withdraw_all(&mut self, peer: PeerIndex) {
         if let Some(claims) = self.transport.claims_to(peer) {
             claims.withdraw();
         }
