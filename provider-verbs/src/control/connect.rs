@@ -186,6 +186,9 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     pub(super) fn outgoing_timer(&mut self, id: u64) {
+        if !self.is_late(id) {
+            return;
+        }
         let Some(outgoing) = self.outgoing.get_mut(&id) else {
             return;
         };

@@ -94,6 +94,8 @@ pub struct StationRecord<V: Verbs> {
     pub incarnation: u64,
     pub keys: ProvedKeys,
     pub connect_timeout: Duration,
+    /// How long a peer may take from our answer to its last word of the handshake.
+    pub confirm_wait: Duration,
     /// How long its peers may be silent on TCP.
     pub silence_max: Duration,
     pub shared: Arc<StationShared<V>>,

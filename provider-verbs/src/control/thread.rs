@@ -268,6 +268,14 @@ impl<V: Verbs> ControlThread<V> {
         }
     }
 
+    /// Takes what has come for a handshake whose time is over: where this thread was held up, its peer was
+    /// not late. Whether there is still one that waits, and for nothing new.
+    pub(super) fn is_late(&mut self, id: u64) -> bool {
+        self.manager_readable();
+        self.handshake_ready(id);
+        !self.has_timer(id)
+    }
+
     pub(super) fn has_timer(&self, id: u64) -> bool {
         self.timer_of.contains_key(&id)
     }

@@ -12,7 +12,11 @@ mod objects;
 
 use std::{
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use crate::{
@@ -157,7 +161,8 @@ impl FakeFabric {
             grh_required: options.grh_required,
             reads_max: 16,
         };
-        FakeDevice { name: format!("fake{ordinal}"), fabric: self.clone(), options, port, table }
+        let (name, fabric) = (format!("fake{ordinal}"), self.clone());
+        FakeDevice { name, fabric, options, port, table, seeking: Seeking::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -274,6 +279,40 @@ pub struct FakeDevice {
     options: FakeOptions,
     port: LocalPort,
     table: Port,
+    seeking: Seeking,
+}
+
+impl FakeDevice {
+    /// From now on who looks for a path is held up, until nobody is any more.
+    pub fn hold_paths(&self, held: bool) {
+        self.seeking.held.store(held, Ordering::Relaxed);
+    }
+
+    /// Whether somebody is held up.
+    pub fn seeks_path(&self) -> bool {
+        self.seeking.waits.load(Ordering::Relaxed)
+    }
+}
+
+/// Looking for a path takes as long as a test says: the kernel looks for hardware addresses.
+#[derive(Default)]
+struct Seeking {
+    held: AtomicBool,
+    waits: AtomicBool,
+}
+
+impl Seeking {
+    fn wait(&self) {
+        // A test that failed holds up nobody for long.
+        for _ in 0..10_000 {
+            let held = self.held.load(Ordering::Relaxed);
+            self.waits.store(held, Ordering::Relaxed);
+            if !held {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 impl Verbs for FakeDevice {

@@ -229,6 +229,7 @@ impl Drop for FakeQueues {
 /// The path to a peer, which leads to the queue pair that it names.
 fn find_path(device: &FakeDevice, from: &Origin, peer: &PathEnd) -> Result<Route, VerbsError> {
     let route = path::to_peer(&device.name, from, peer)?;
+    device.seeking.wait();
     let mut state = device.fabric.lock();
     if device.options.reaches_nobody || !state.leads_to(&route, peer.queue_pair) {
         let source = io::Error::from_raw_os_error(libc::EHOSTUNREACH);

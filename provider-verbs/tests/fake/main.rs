@@ -8,6 +8,7 @@ mod datagrams;
 mod faults;
 mod groups;
 mod handshake;
+mod held_up;
 mod hostile;
 mod managed;
 mod paths;

@@ -1,14 +1,10 @@
 //! Connections through the fake's connection manager: made, refused, lost on the way, and ended.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use crate::common::{
     FakeTransport, KEY, PATIENCE, Scene, adopt, connect, event, managed_provider, open, provider,
-    push, stream, take_soon,
+    push, raw_managed::Raw, stream, take_soon,
 };
 use kestrel_core::{
     auth_key::Keyring,
@@ -21,14 +17,13 @@ use kestrel_core::{
     wire::Kind,
 };
 use kestrel_verbs::{
-    fake::{FakeFabric, FakeId, FakeManager, FakeOptions, ManagerFaults},
+    fake::{FakeFabric, FakeId, FakeOptions, ManagerFaults},
     manager::{Happening, ManagedId, Manager},
     testing::{
         BUFFER_BYTES,
-        private::{Ask, Parties, Reply, decode_refusal, encode_refusal},
+        private::{Ask, Parties, Reply, encode_refusal},
         wire::RejectReason,
     },
-    verbs::{RemoteMemory, Verbs},
 };
 
 /// Two that are connected through the manager.
@@ -36,57 +31,6 @@ fn scene() -> Scene {
     let scene = Scene::on(managed_provider);
     assert_eq!(scene.fabric.tally().managed, 1);
     scene
-}
-
-/// A peer that is no kestrel, or pretends to be one.
-struct Raw {
-    manager: Arc<FakeManager>,
-    to: SocketAddr,
-}
-
-impl Raw {
-    fn on(fabric: &FakeFabric, to: SocketAddr) -> Raw {
-        let device = Arc::new(fabric.device(FakeOptions::default()));
-        Raw { manager: Arc::new(device.open_manager().unwrap()), to }
-    }
-
-    fn next(&self) -> Happening<FakeId> {
-        let start = Instant::now();
-        loop {
-            if let Some(event) = self.manager.next_event() {
-                return event.happening;
-            }
-            assert!(start.elapsed() < PATIENCE, "in vain: an event");
-            std::thread::yield_now();
-        }
-    }
-
-    fn parties(&self) -> Parties {
-        Parties::new([127, 0, 0, 1].into(), self.to, 77)
-    }
-
-    fn question(&self) -> Ask {
-        let credit = RemoteMemory { address: 4096, key: 1 };
-        Ask { incarnation: 5, port: 7, buffer_bytes: BUFFER_BYTES as u16, credit, nonce: 1 }
-    }
-
-    /// Asks with that private data: the id, and what comes of it.
-    fn ask(&self, data: &[u8]) -> (FakeId, Happening<FakeId>) {
-        let own = SocketAddr::from(([127, 0, 0, 1], 0));
-        let id = self.manager.resolve(1, own, self.to, 0, PATIENCE).unwrap();
-        assert!(matches!(self.next(), Happening::AddressResolved));
-        id.resolve_route(PATIENCE).unwrap();
-        assert!(matches!(self.next(), Happening::RouteResolved));
-        id.ask(77, data).unwrap();
-        (id, self.next())
-    }
-
-    fn refusal(&self, data: &[u8]) -> Option<RejectReason> {
-        match self.ask(data).1 {
-            Happening::Refused { data } => decode_refusal(&data).ok(),
-            _ => panic!("not refused"),
-        }
-    }
 }
 
 #[test]

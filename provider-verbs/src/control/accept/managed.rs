@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Instant};
 
-use super::{Asker, CONFIRM_WAIT, Incoming};
+use super::{Asker, Incoming};
 use crate::{
     control::{
         ManagedIdOf, StationRecord,
@@ -46,12 +46,13 @@ impl<V: Verbs> ControlThread<V> {
         let Some(record) = self.stations.get(&station) else {
             return;
         };
+        let confirm_wait = record.confirm_wait;
         match answer(record, id, &managed, &Request { from, queue_pair, data }) {
             Ok(answer) => {
                 let (asker, answer) = (Asker::Managed(managed), Some(answer));
                 let since = Instant::now();
                 self.incoming.insert(id, Incoming { station, asker, from, since, answer });
-                self.set_timer(id, Some(since + CONFIRM_WAIT));
+                self.set_timer(id, Some(since + confirm_wait));
             }
             Err((reason, why)) => {
                 // Whoever comes before somebody listens asks again and again.

@@ -82,6 +82,9 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         if let Step::Connecting(socket) = &outgoing.step {
+            if !socket::is_writable(socket) {
+                return;
+            }
             match socket.take_error() {
                 Ok(None) => self.connected(id),
                 Ok(Some(source)) | Err(source) => self.connect_failed(id, source),
