@@ -42,6 +42,8 @@ pub enum VerbsError {
     NoManager { device: String, reason: String },
     #[error("{at} is reached through {theirs}, and not through {device}")]
     OtherDevice { device: String, at: IpAddr, theirs: String },
+    #[error("{device} has failed: {what}")]
+    Gone { device: String, what: String },
     #[error("{gid} cannot be reached from GID {index} of {device}: {source}")]
     Path { device: String, index: u8, gid: String, source: io::Error },
 }
@@ -91,6 +93,7 @@ impl VerbsError {
             VerbsError::Call { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
             VerbsError::Group { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
             VerbsError::NoManager { .. } => Errno::OPNOTSUPP,
+            VerbsError::Gone { .. } => Errno::NODEV,
             VerbsError::LockedMemory { .. } | VerbsError::Exhausted { .. } => Errno::NOMEM,
             VerbsError::LinkLayers { .. }
             | VerbsError::Partitions { .. }

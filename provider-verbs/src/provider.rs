@@ -303,6 +303,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
             shared: shared.clone(),
             datagrams: datagrams.as_ref().map(|(queue_pair, _)| queue_pair.number()),
             managed,
+            failed: None,
         })));
         let (address, control) = (Address::from(address), self.control.clone());
         let key_bytes = key.to_vec();

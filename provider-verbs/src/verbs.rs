@@ -9,7 +9,7 @@ use std::{fmt, net::IpAddr, os::fd::RawFd, sync::Arc};
 use arrayvec::ArrayVec;
 use kestrel_core::{memory::Piece, window::Change};
 
-use crate::{device::LinkLayer, manager::Manager, memory::Memory};
+use crate::{device::LinkLayer, manager::Manager, memory::Memory, trouble::Trouble};
 pub use crate::{error::VerbsError, path::Route};
 
 /// In front of each datagram in its receive buffer: room for the packet's global route header.
@@ -385,6 +385,12 @@ pub trait Verbs: Send + Sync + Sized + 'static {
         peer: &PathEnd,
     ) -> Result<Self::AddressHandle, VerbsError>;
 
+    /// Readable when there is trouble.
+    fn trouble_channel(&self) -> RawFd;
+
+    /// The next trouble, if there is any.
+    fn next_trouble(&self) -> Option<Trouble>;
+
     /// Joins a multicast group, which takes as long as a subnet's manager takes to answer: seconds
     /// at most.
     fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<Self::Group, VerbsError>;
@@ -445,6 +451,9 @@ pub trait Queues: Send + Sync + 'static {
 
     /// What a sleeper waits for.
     fn channel(&self) -> RawFd;
+
+    /// Whether the device calls one of them so.
+    fn has(&self, name: u64) -> bool;
 }
 
 /// A queue pair, destroyed with the value: a reliable connected one, or one of datagrams. Any

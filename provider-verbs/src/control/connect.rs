@@ -43,7 +43,7 @@ pub const SENDS_MAX: u32 = 63;
 pub(super) struct Outgoing<V: Verbs> {
     pub station: u64,
     request: u32,
-    to: SocketAddr,
+    pub to: SocketAddr,
     /// Which key is proved.
     key: KeyNumber,
     since: Instant,
@@ -222,7 +222,7 @@ impl<V: Verbs> ControlThread<V> {
         Some(outgoing)
     }
 
-    fn fail(&mut self, id: u64, error: ConnectError) {
+    pub(super) fn fail(&mut self, id: u64, error: ConnectError) {
         let Some(outgoing) = self.take_outgoing(id) else {
             return;
         };

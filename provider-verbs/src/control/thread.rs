@@ -46,6 +46,7 @@ pub(super) enum Token {
     Handshake(u64),
     Link(u64),
     Manager,
+    Device,
 }
 
 impl Token {
@@ -56,6 +57,7 @@ impl Token {
             Token::Handshake(id) => (2, id),
             Token::Link(id) => (3, id),
             Token::Manager => (4, 0),
+            Token::Device => (5, 0),
         };
         EventData::new_u64(kind << 56 | number)
     }
@@ -67,6 +69,7 @@ impl Token {
             2 => Token::Handshake(number),
             3 => Token::Link(number),
             4 => Token::Manager,
+            5 => Token::Device,
             _ => Token::Wake,
         }
     }
@@ -88,6 +91,8 @@ pub(super) struct ControlThread<V: Verbs> {
     pub(super) links: HashMap<u64, Link<V>>,
     /// Once a station uses it.
     pub(super) manager: Option<Arc<V::Manager>>,
+    /// Once there is a station on it.
+    pub(super) device: Option<Arc<V>>,
     /// One for each handshake.
     timers: BTreeSet<(Instant, u64)>,
     timer_of: HashMap<u64, Instant>,
@@ -113,6 +118,7 @@ impl<V: Verbs> ControlThread<V> {
             incoming: HashMap::new(),
             links: HashMap::new(),
             manager: None,
+            device: None,
             timers: BTreeSet::new(),
             timer_of: HashMap::new(),
             waiting: VecDeque::new(),
@@ -162,6 +168,7 @@ impl<V: Verbs> ControlThread<V> {
                 Token::Handshake(id) => self.handshake_ready(id),
                 Token::Link(id) => self.link_readable(id),
                 Token::Manager => self.manager_readable(),
+                Token::Device => self.device_readable(),
             }
         }
     }
@@ -176,6 +183,7 @@ impl<V: Verbs> ControlThread<V> {
             match command {
                 Command::Register(record) => {
                     let id = record.id;
+                    self.watch_device(&record.shared.device);
                     if let Some(bound) = &record.managed {
                         self.listen_managed(bound);
                     }
@@ -222,12 +230,21 @@ impl<V: Verbs> ControlThread<V> {
         }
         // A forked child may have a copy, which would keep the address.
         let _ = rustix::net::shutdown(&record.listener, rustix::net::Shutdown::Both);
-        let outgoing: Vec<u64> = ids_where(&self.outgoing, |o| o.station == station);
-        outgoing.into_iter().for_each(|id| drop(self.take_outgoing(id)));
-        let incoming: Vec<u64> = ids_where(&self.incoming, |i| i.station == station);
-        incoming.into_iter().for_each(|id| self.take_incoming(id));
-        let links: Vec<u64> = ids_where(&self.links, |link| link.station == station);
-        links.into_iter().for_each(|id| self.end_link(id, Some(0)));
+        self.outgoing_of(station).into_iter().for_each(|id| drop(self.take_outgoing(id)));
+        self.incoming_of(station).into_iter().for_each(|id| self.take_incoming(id));
+        self.links_of(station).into_iter().for_each(|id| self.end_link(id, Some(0)));
+    }
+
+    pub(super) fn outgoing_of(&self, station: u64) -> Vec<u64> {
+        ids_where(&self.outgoing, |outgoing| outgoing.station == station)
+    }
+
+    pub(super) fn incoming_of(&self, station: u64) -> Vec<u64> {
+        ids_where(&self.incoming, |incoming| incoming.station == station)
+    }
+
+    pub(super) fn links_of(&self, station: u64) -> Vec<u64> {
+        ids_where(&self.links, |link| link.station == station)
     }
 
     fn handshake_ready(&mut self, id: u64) {

@@ -157,6 +157,16 @@ impl OpenDevice {
         Ok(attributes)
     }
 
+    /// Events are looked for, and not waited for.
+    pub fn do_not_block(&self) -> Result<(), DeviceError> {
+        // SAFETY: the context is open, and so is its descriptor.
+        let failed = unsafe {
+            let fd = self.context.as_ref().async_fd;
+            libc::fcntl(fd, libc::F_SETFL, libc::fcntl(fd, libc::F_GETFL) | libc::O_NONBLOCK)
+        };
+        self.check("fcntl", failed)
+    }
+
     fn port_attributes(&self, number: u8) -> Result<ibv_port_attr, DeviceError> {
         // SAFETY: the structure holds integers only, which may be zero.
         let mut attributes: ibv_port_attr = unsafe { mem::zeroed() };

@@ -13,7 +13,7 @@ use rustix::{
     fd::OwnedFd,
 };
 
-use super::{FakeDevice, FakeQueuePair, ManagedPath, fabric::Joined, objects::refusal};
+use super::{FakeDevice, FakeQueuePair, ManagedPath, joined::Joined, objects::refusal};
 use crate::{
     device::LinkLayer,
     manager::{
@@ -51,6 +51,7 @@ pub(super) struct Exchange {
 }
 
 struct Channel {
+    device: usize,
     /// To which end, and what.
     events: VecDeque<(u64, Said)>,
     readable: Arc<OwnedFd>,
@@ -79,6 +80,17 @@ impl Exchange {
     /// Connections that were made, and ids that exist.
     pub fn count(&self) -> (u64, usize) {
         (self.made, self.ends.len())
+    }
+
+    /// A device is gone: ids of connections on it hear of that.
+    pub fn remove_device(&mut self, device: usize) {
+        let is_on =
+            |end: &End| self.channels.get(&end.channel).is_some_and(|it| it.device == device);
+        let hit = self.ends.iter().filter(|(_, end)| !end.listens && is_on(end));
+        let hit: Vec<u64> = hit.map(|(id, _)| *id).collect();
+        for id in hit {
+            self.say(id, Said::Failed("its device is gone".into()));
+        }
     }
 
     fn number(&mut self) -> u64 {
@@ -196,7 +208,8 @@ impl FakeManager {
             .map_err(|errno| refusal(device, "eventfd", errno.raw_os_error()))?;
         let readable = Arc::new(readable);
         let number = state.exchange.number();
-        let channel = Channel { events: VecDeque::new(), readable: readable.clone() };
+        let channel =
+            Channel { device: device.ordinal, events: VecDeque::new(), readable: readable.clone() };
         state.exchange.channels.insert(number, channel);
         drop(state);
         Ok(FakeManager { device: device.clone(), number, readable })

@@ -5,13 +5,16 @@
 //! buffers). What a device does at unpredictable moments happens when a test says so.
 
 mod fabric;
+mod gone;
 mod group;
+mod joined;
 mod manager;
 mod memory;
 mod objects;
 
 use std::{
     net::IpAddr,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -24,6 +27,7 @@ use crate::{
     gid,
     path::Route,
     receive_pool::IMMEDIATES,
+    trouble::Trouble,
     verbs::{
         Depths, GroupRequest, LocalPort, Origin, PathEnd, RemoteAccess, Role, Status, Verbs,
         VerbsError, group_gid,
@@ -162,7 +166,8 @@ impl FakeFabric {
             reads_max: 16,
         };
         let (name, fabric) = (format!("fake{ordinal}"), self.clone());
-        FakeDevice { name, fabric, options, port, table, seeking: Seeking::default() }
+        let (seeking, troubles) = (Seeking::default(), gone::channel());
+        FakeDevice { name, ordinal, fabric, options, port, table, seeking, troubles }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -275,11 +280,14 @@ fn port_of(options: &FakeOptions, ordinal: usize) -> Port {
 /// A device of the fake.
 pub struct FakeDevice {
     name: String,
+    ordinal: usize,
     fabric: FakeFabric,
     options: FakeOptions,
     port: LocalPort,
     table: Port,
     seeking: Seeking,
+    /// Readable when it has something to say of itself.
+    troubles: OwnedFd,
 }
 
 impl FakeDevice {
@@ -394,6 +402,14 @@ impl Verbs for FakeDevice {
     ) -> Result<FakeAddressHandle, VerbsError> {
         self.fabric.lock().code_points.insert(from.dscp);
         FakeAddressHandle::new(self, from, peer)
+    }
+
+    fn trouble_channel(&self) -> RawFd {
+        self.troubles.as_raw_fd()
+    }
+
+    fn next_trouble(&self) -> Option<Trouble> {
+        self.take_trouble()
     }
 
     fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<FakeGroup, VerbsError> {

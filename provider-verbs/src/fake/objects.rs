@@ -13,7 +13,7 @@ use rustix::{
     fd::OwnedFd,
 };
 
-use super::{FakeDevice, fabric::Joined, memory::Registered};
+use super::{FakeDevice, joined::Joined, memory::Registered};
 use crate::{
     memory::Memory,
     path::{self, Route},
@@ -218,6 +218,10 @@ impl Queues for FakeQueues {
     fn channel(&self) -> RawFd {
         self.channel.as_raw_fd()
     }
+
+    fn has(&self, name: u64) -> bool {
+        self.number == name
+    }
 }
 
 impl Drop for FakeQueues {
@@ -292,7 +296,8 @@ impl FakeQueuePair {
         role: Role,
     ) -> FakeQueuePair {
         let mut state = device.fabric.lock();
-        let number = state.add_pair(&device.table, queues.number, sends as usize, role);
+        let (on, port) = (device.ordinal, &device.table);
+        let number = state.add_pair(on, port, queues.number, sends as usize, role);
         drop(state);
         FakeQueuePair { device: device.clone(), _queues: queues.clone(), number }
     }

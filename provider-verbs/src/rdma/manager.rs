@@ -159,8 +159,8 @@ impl RdmaManager {
             RDMA_CM_EVENT_REJECTED if event.status == REFUSED => Happening::Refused { data },
             RDMA_CM_EVENT_ESTABLISHED => Happening::Established,
             RDMA_CM_EVENT_DISCONNECTED => Happening::Disconnected,
-            // The id has become usable for another connection, which is not made by it.
-            RDMA_CM_EVENT_TIMEWAIT_EXIT => return None,
+            // The id has become usable for another connection, which is not made by it; and a hint to move.
+            RDMA_CM_EVENT_TIMEWAIT_EXIT | RDMA_CM_EVENT_ADDR_CHANGE => return None,
             other => {
                 // SAFETY: it returns a constant for whatever number.
                 let text = unsafe { CStr::from_ptr(self.cm.rdma_event_str(other)) };

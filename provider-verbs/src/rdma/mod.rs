@@ -10,11 +10,13 @@ mod queue_pair;
 mod queues;
 mod registration;
 mod socket_address;
+mod trouble;
 
 use std::{
     ffi::{CStr, CString},
     io,
     net::IpAddr,
+    os::fd::RawFd,
     ptr::NonNull,
     sync::{
         Arc,
@@ -42,6 +44,7 @@ use crate::{
     partition::{self, Partition},
     provider::{RcProvider, VerbsOptions},
     receive_pool::IMMEDIATES,
+    trouble::Trouble,
     verbs::{
         Depths, GroupRequest, LocalPort, Origin, PathEnd, RemoteAccess, Role, Verbs, VerbsError,
     },
@@ -119,6 +122,7 @@ impl Rdma {
         tracing::info!(device = %device.name, port = port.number, "uses {gid}");
         let attributes = open.attributes().map_err(refuse)?;
         let partition = partition_of(&open, port.number, options.partition_key).map_err(refuse)?;
+        open.do_not_block().map_err(refuse)?;
         // SAFETY: the context is open.
         let domain = unsafe { open.library.verbs.ibv_alloc_pd(open.context.as_ptr()) };
         let Some(domain) = NonNull::new(domain) else {
@@ -366,6 +370,14 @@ impl Verbs for Rdma {
         peer: &PathEnd,
     ) -> Result<RdmaAddressHandle, VerbsError> {
         RdmaAddressHandle::new(self, from, peer)
+    }
+
+    fn trouble_channel(&self) -> RawFd {
+        self.event_channel()
+    }
+
+    fn next_trouble(&self) -> Option<Trouble> {
+        self.next_event()
     }
 
     fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<RdmaGroup, VerbsError> {

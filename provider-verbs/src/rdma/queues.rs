@@ -10,7 +10,7 @@ use std::{
 
 use rdma_core_sys::{inline, verbs::*};
 
-use super::Rdma;
+use super::{Rdma, trouble::name_of};
 use crate::verbs::{
     Completion, Completions, Depths, POLL_BURST, Queues, ReceiveRequest, Status, VerbsError,
 };
@@ -212,5 +212,10 @@ impl Queues for RdmaQueues {
     fn channel(&self) -> RawFd {
         // SAFETY: the channel is alive.
         unsafe { (*self.channel.as_ptr()).fd }
+    }
+
+    fn has(&self, name: u64) -> bool {
+        let queues = [name_of(self.receives.as_ptr()), name_of(self.sends.as_ptr())];
+        queues.contains(&name) || name_of(self.shared.as_ptr()) == name
     }
 }
