@@ -81,8 +81,14 @@ pub trait ManagedId<V: Verbs>: Send + 'static {
     fn ask(&self, queue_pair: u32, data: &[u8]) -> Result<(), VerbsError>;
 
     /// Joins a queue pair of ours with the peer's, once the peer has asked or answered. Our packets
-    /// carry that code point. What was agreed on holds for all that goes along with it.
-    fn join(&self, pair: &V::QueuePair, dscp: u8) -> Result<Agreement, VerbsError>;
+    /// carry that code point, and are no longer than that. What was agreed on holds for all that goes
+    /// along with it.
+    fn join(
+        &self,
+        pair: &V::QueuePair,
+        dscp: u8,
+        mtu_bytes_max: u32,
+    ) -> Result<Agreement, VerbsError>;
 
     /// Tells the peer that its answer came.
     fn establish(&self) -> Result<(), VerbsError>;

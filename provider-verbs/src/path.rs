@@ -194,7 +194,9 @@ mod tests {
         let ours = from(port(LinkLayer::InfiniBand));
         let route = Route { lid: 99, service_level: 3, ..by_gid(&ours.port, theirs.gid, 0) };
         let (partition_key, partition_key_index) = (0x8005, 4);
-        let agreement = Agreement { route, partition_key, partition_key_index, mtu_bytes: 1024 };
+        let (mtu_bytes, is_narrowed) = (1024, false);
+        let agreement =
+            Agreement { route, partition_key, partition_key_index, mtu_bytes, is_narrowed };
         let along = ours.along(Some(&agreement));
         assert_eq!(along.port.mtu_bytes, 1024, "narrower than both ends");
         let wider = Agreement { mtu_bytes: 1 << 20, ..agreement };

@@ -276,6 +276,8 @@ pub struct Agreement {
     pub partition_key_index: u16,
     /// The longest packets that the way takes.
     pub mtu_bytes: u32,
+    /// The way was to take longer ones, which our port does not: the peer does not know of it.
+    pub is_narrowed: bool,
 }
 
 impl Origin {
@@ -284,7 +286,7 @@ impl Origin {
         let Some(agreement) = agreement else {
             return self;
         };
-        let Agreement { route, partition_key, partition_key_index, mtu_bytes } = *agreement;
+        let Agreement { route, partition_key, partition_key_index, mtu_bytes, .. } = *agreement;
         let mtu_bytes = mtu_bytes.min(self.port.mtu_bytes);
         let port = LocalPort { partition_key, partition_key_index, mtu_bytes, ..self.port };
         Origin { port, agreed: Some(route), ..self }

@@ -82,11 +82,16 @@ impl<V: Verbs> Offer<V> {
         }
     }
 
-    /// Joins it as the connection manager has agreed with the peer's.
-    pub fn join_managed(&self, id: &ManagedIdOf<V>, dscp: u8) -> Result<Joined<V>, VerbsError> {
+    /// Joins it as the connection manager has agreed with the peer's, and the peer has said.
+    pub fn join_managed(
+        &self,
+        id: &ManagedIdOf<V>,
+        dscp: u8,
+        mtu_bytes_max: u32,
+    ) -> Result<Joined<V>, VerbsError> {
         match self {
             Offer::Connection { queue_pair, .. } => {
-                Ok(Joined::Managed(Box::new(id.join(queue_pair, dscp)?)))
+                Ok(Joined::Managed(Box::new(id.join(queue_pair, dscp, mtu_bytes_max)?)))
             }
             Offer::Datagrams { .. } => unreachable!("datagrams are found over TCP"),
         }

@@ -8,13 +8,15 @@ pub(super) struct Joined {
     pub peer: u32,
     pub port: LocalPort,
     pub route: Route,
+    pub mtu_bytes: u32,
 }
 
 impl Joined {
     /// A device drops packets of other partitions, and those that come from elsewhere than what the
-    /// queue pair is joined with.
+    /// queue pair is joined with; those that are longer than its own end the connection.
     pub fn fits(&self, back: &Joined) -> bool {
         partition::is_same(self.port.partition_key, back.port.partition_key)
+            && self.mtu_bytes == back.mtu_bytes
             && leads(&self.route, back.port.lid, &[back.port.gid])
             && leads(&back.route, self.port.lid, &[self.port.gid])
     }

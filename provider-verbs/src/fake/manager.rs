@@ -69,6 +69,8 @@ struct End {
     /// What it uses here, and there.
     queue_pair: u32,
     peers_queue_pair: u32,
+    /// The MTU of the path, as who asks names it: that of its own port.
+    path_mtu: u32,
     dscp: u8,
     stands: bool,
 }
@@ -126,6 +128,7 @@ impl Exchange {
             peer,
             queue_pair,
             peers_queue_pair,
+            path_mtu: 0,
             dscp,
             stands,
         };
@@ -133,9 +136,9 @@ impl Exchange {
         id
     }
 
-    fn ask(&mut self, caller: u64, queue_pair: u32, data: &[u8]) {
+    fn ask(&mut self, caller: u64, queue_pair: u32, path_mtu: u32, data: &[u8]) {
         let end = self.end(caller);
-        end.queue_pair = queue_pair;
+        (end.queue_pair, end.path_mtu) = (queue_pair, path_mtu);
         let (from, to, dscp) = (end.at, end.to, end.dscp);
         if self.faults.loses_requests {
             return;
@@ -148,6 +151,7 @@ impl Exchange {
         let passive = self.add(channel, name, at, Some(from));
         let end = self.end(passive);
         (end.peer, end.peers_queue_pair, end.dscp) = (Some(caller), queue_pair, dscp);
+        end.path_mtu = path_mtu;
         self.end(caller).peer = Some(passive);
         let mut data = data.to_vec();
         data.resize(REQUEST_BYTES_MAX, 0);
@@ -334,14 +338,20 @@ impl ManagedId<FakeDevice> for FakeId {
 
     fn ask(&self, queue_pair: u32, data: &[u8]) -> Result<(), VerbsError> {
         assert!(data.len() <= REQUEST_BYTES_MAX);
-        self.with(|exchange| exchange.ask(self.id, queue_pair, data));
+        let path_mtu = self.manager.device.port.mtu_bytes;
+        self.with(|exchange| exchange.ask(self.id, queue_pair, path_mtu, data));
         Ok(())
     }
 
-    fn join(&self, pair: &FakeQueuePair, dscp: u8) -> Result<Agreement, VerbsError> {
-        let (own, to, peer) = self.with(|exchange| {
+    fn join(
+        &self,
+        pair: &FakeQueuePair,
+        dscp: u8,
+        mtu_bytes_max: u32,
+    ) -> Result<Agreement, VerbsError> {
+        let (own, to, peer, path_mtu) = self.with(|exchange| {
             let end = exchange.end(self.id);
-            (end.at.ip(), end.to, end.peers_queue_pair)
+            (end.at.ip(), end.to, end.peers_queue_pair, end.path_mtu)
         });
         let device = &self.manager.device;
         let own_path =
@@ -356,9 +366,10 @@ impl ManagedId<FakeDevice> for FakeId {
         }
         let route = Route { lid, service_level, ..path::by_gid(&port, gid, dscp) };
         device.fabric.lock().note_path(port, route);
-        pair.join(Joined { peer, port, route }, dscp);
-        let mtu_bytes = port.mtu_bytes;
-        Ok(Agreement { route, partition_key, partition_key_index, mtu_bytes })
+        let mtu_bytes = port.mtu_bytes.min(mtu_bytes_max).min(path_mtu);
+        pair.join(Joined { peer, port, route, mtu_bytes }, dscp);
+        let is_narrowed = mtu_bytes < path_mtu;
+        Ok(Agreement { route, partition_key, partition_key_index, mtu_bytes, is_narrowed })
     }
 
     fn establish(&self) -> Result<(), VerbsError> {

@@ -321,8 +321,13 @@ impl ManagedId<Rdma> for RdmaId {
         self.call("rdma_connect", failed)
     }
 
-    fn join(&self, pair: &super::RdmaQueuePair, dscp: u8) -> Result<Agreement, VerbsError> {
-        pair.join_managed(dscp, |attributes| {
+    fn join(
+        &self,
+        pair: &super::RdmaQueuePair,
+        dscp: u8,
+        mtu_bytes_max: u32,
+    ) -> Result<Agreement, VerbsError> {
+        pair.join_managed(dscp, mtu_bytes_max, |attributes| {
             let mut mask = 0;
             // SAFETY: the id is alive, and the attributes are writable.
             let failed = unsafe {

@@ -138,6 +138,7 @@ impl RdmaQueuePair {
     pub(super) fn join_managed(
         &self,
         dscp: u8,
+        mtu_bytes_max: u32,
         fill: impl Fn(&mut ibv_qp_attr) -> Result<u32, VerbsError>,
     ) -> Result<Agreement, VerbsError> {
         let port = &self.device.port;
@@ -149,7 +150,9 @@ impl RdmaQueuePair {
         }
         let mut ready = self.state(IBV_QPS_RTR);
         let mask = fill(&mut ready)?;
-        ready.path_mtu = ready.path_mtu.min(mtu_of(port.mtu_bytes));
+        let narrowest = mtu_of(port.mtu_bytes.min(mtu_bytes_max));
+        let is_narrowed = narrowest < ready.path_mtu;
+        ready.path_mtu = ready.path_mtu.min(narrowest);
         ready.max_dest_rd_atomic = self.role.reads_max(port);
         ready.min_rnr_timer = NOT_READY_TIMER;
         if port.link_layer != LinkLayer::InfiniBand {
@@ -167,7 +170,7 @@ impl RdmaQueuePair {
         let partition_key = partition_key.unwrap_or(port.partition_key);
         let route = of_c(&ready.ah_attr);
         let mtu_bytes = mtu_bytes_of(ready.path_mtu);
-        Ok(Agreement { route, partition_key, partition_key_index, mtu_bytes })
+        Ok(Agreement { route, partition_key, partition_key_index, mtu_bytes, is_narrowed })
     }
 
     /// How long and how often it is tried to reach the peer.

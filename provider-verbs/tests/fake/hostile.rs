@@ -60,6 +60,7 @@ impl Intruder {
             partition_key: port.partition_key,
             link_layer: port.link_layer,
             gid: port.gid,
+            mtu_bytes: port.mtu_bytes,
             ..path_end()
         }
     }

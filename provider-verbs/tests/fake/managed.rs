@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{
     FakeTransport, KEY, PATIENCE, Scene, adopt, connect, event, managed_provider, open, provider,
-    push, raw_managed::Raw, stream, take_soon,
+    push, raw_managed::Raw, stream, take_soon, wait_for_listener,
 };
 use kestrel_core::{
     auth_key::Keyring,
@@ -283,6 +283,7 @@ fn a_wrong_answer_is_an_error_that_says_so() {
         incarnation: 1,
         port: raw.to.port(),
         buffer_bytes: BUFFER_BYTES as u16,
+        mtu_bytes: 0,
     };
     let answer = |change: fn(&mut Reply), key: &'static [u8]| {
         connect_to(move |raw, id, asked| {
@@ -346,6 +347,25 @@ fn tcp_is_taken_where_the_manager_cannot_help() {
     let mut third = open(&without);
     connect(&mut third, &mut one, 3);
     assert_eq!(fabric.tally().managed, 0);
+}
+
+/// The manager names the MTU of the port that asks: whose own is smaller says so.
+#[test]
+fn the_smaller_mtu_of_the_two_counts() {
+    for (ours, theirs) in [(4096, 1024), (1024, 4096), (4096, 4096)] {
+        let fabric = FakeFabric::default();
+        let make = |mtu_bytes| {
+            managed_provider(&fabric, FakeOptions { mtu_bytes, ..FakeOptions::default() })
+        };
+        let (ours, theirs) = (make(ours), make(theirs));
+        let (mut one, mut other) = (open(&ours), open(&theirs));
+        [&one, &other].into_iter().for_each(wait_for_listener);
+        connect(&mut one, &mut other, 0);
+        connect(&mut other, &mut one, 0);
+        assert_eq!(fabric.tally().managed, 2);
+        stream(&mut one, &mut other, 0, 100);
+        stream(&mut other, &mut one, 0, 100);
+    }
 }
 
 /// Two that are connected where the last word of the handshake is lost, and what the first sends.
