@@ -61,9 +61,10 @@ pub fn to_peer(device: &str, from: &Origin, peer: &PathEnd) -> Result<Route, Ver
     Ok(if port.grh_required { by_gid } else { Route { global: None, ..by_gid } })
 }
 
-/// The path of packets with a global route header. The code point is the upper part of the traffic
+/// The path of packets with a global route header. The code point, 0 if there is none, is the upper part of the traffic
 /// class that headers carry, and its upper half the service level.
-pub fn by_gid(port: &LocalPort, gid: [u8; 16], dscp: u8) -> Route {
+pub fn by_gid(port: &LocalPort, gid: [u8; 16], dscp: Option<u8>) -> Route {
+    let dscp = dscp.unwrap_or(0);
     let (flow_label, hop_limit, traffic_class) = (0, HOPS, dscp << 2);
     let gid_index = port.gid_index;
     Route {
@@ -130,7 +131,7 @@ mod tests {
     }
 
     fn from(port: LocalPort) -> Origin {
-        Origin { port, dscp: 46, agreed: None }
+        Origin { port, dscp: Some(46), agreed: None }
     }
 
     fn peer(link_layer: LinkLayer) -> PathEnd {
@@ -171,7 +172,7 @@ mod tests {
         let global = route.global.unwrap();
         assert_eq!((route.lid, route.service_level), (0, 5));
         assert_eq!((global.gid, global.gid_index, global.traffic_class), (far, 3, 46 << 2));
-        assert_eq!(by_gid(&ours, far, 46), route);
+        assert_eq!(by_gid(&ours, far, Some(46)), route);
     }
 
     #[test]
@@ -192,7 +193,7 @@ mod tests {
         let theirs = PathEnd { gid: gid("fec0:0:0:9::18"), ..peer(LinkLayer::InfiniBand) };
         let theirs = PathEnd { partition_key: 0x0005, ..theirs };
         let ours = from(port(LinkLayer::InfiniBand));
-        let route = Route { lid: 99, service_level: 3, ..by_gid(&ours.port, theirs.gid, 0) };
+        let route = Route { lid: 99, service_level: 3, ..by_gid(&ours.port, theirs.gid, None) };
         let (partition_key, partition_key_index) = (0x8005, 4);
         let (mtu_bytes, is_narrowed) = (1024, false);
         let agreement =

@@ -34,8 +34,8 @@ pub struct GroupRequest {
     pub own: IpAddr,
     /// Datagrams of others to the group are let through to this host.
     pub hears: bool,
-    /// Datagrams to the group carry that code point.
-    pub dscp: u8,
+    /// Datagrams to the group carry that code point, if it is said.
+    pub dscp: Option<u8>,
     /// The connection manager is to join where the host could do without.
     pub managed: bool,
 }
@@ -262,8 +262,8 @@ pub struct LocalPort {
 pub struct Origin {
     /// The port, by those entries of its tables that the endpoint goes by.
     pub port: LocalPort,
-    /// The code point that headers carry.
-    pub dscp: u8,
+    /// The code point that headers carry; none: that of the connection manager, or 0.
+    pub dscp: Option<u8>,
     /// The route to the one peer that it is for, where the connection manager has said it.
     pub agreed: Option<Route>,
 }

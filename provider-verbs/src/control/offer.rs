@@ -86,7 +86,7 @@ impl<V: Verbs> Offer<V> {
     pub fn join_managed(
         &self,
         id: &ManagedIdOf<V>,
-        dscp: u8,
+        dscp: Option<u8>,
         mtu_bytes_max: u32,
     ) -> Result<Joined<V>, VerbsError> {
         match self {

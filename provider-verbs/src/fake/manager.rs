@@ -246,13 +246,13 @@ impl Manager<FakeDevice> for FakeManager {
         name: u64,
         own: SocketAddr,
         to: SocketAddr,
-        dscp: u8,
+        dscp: Option<u8>,
         _within: Duration,
     ) -> Result<FakeId, VerbsError> {
         self.with(|exchange| {
             let from = SocketAddr::new(own.ip(), 0);
             let id = exchange.add(self.number, name, from, Some(to));
-            exchange.end(id).dscp = dscp;
+            exchange.end(id).dscp = dscp.unwrap_or(self.device.options.default_dscp);
             exchange.say(id, Said::AddressResolved);
             Ok(FakeId { manager: self.clone(), id })
         })
@@ -346,13 +346,14 @@ impl ManagedId<FakeDevice> for FakeId {
     fn join(
         &self,
         pair: &FakeQueuePair,
-        dscp: u8,
+        dscp: Option<u8>,
         mtu_bytes_max: u32,
     ) -> Result<Agreement, VerbsError> {
-        let (own, to, peer, path_mtu) = self.with(|exchange| {
+        let (own, to, peer, path_mtu, agreed) = self.with(|exchange| {
             let end = exchange.end(self.id);
-            (end.at.ip(), end.to, end.peers_queue_pair, end.path_mtu)
+            (end.at.ip(), end.to, end.peers_queue_pair, end.path_mtu, end.dscp)
         });
+        let dscp = dscp.unwrap_or(agreed);
         let device = &self.manager.device;
         let own_path =
             ManagedPath { partition_key: device.port.partition_key, service_level: dscp >> 3 };
@@ -364,7 +365,7 @@ impl ManagedId<FakeDevice> for FakeId {
         if let (LinkLayer::Ethernet, Some(to)) = (port.link_layer, to) {
             gid = group_gid(to.ip());
         }
-        let route = Route { lid, service_level, ..path::by_gid(&port, gid, dscp) };
+        let route = Route { lid, service_level, ..path::by_gid(&port, gid, Some(dscp)) };
         device.fabric.lock().note_path(port, route);
         let mtu_bytes = port.mtu_bytes.min(mtu_bytes_max).min(path_mtu);
         pair.join(Joined { peer, port, route, mtu_bytes }, dscp);

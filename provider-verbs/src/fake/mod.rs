@@ -59,6 +59,8 @@ pub struct FakeOptions {
     pub gid_index: Option<u8>,
     /// None: what the device says itself.
     pub managed_path: Option<ManagedPath>,
+    /// The code point of what its connection manager connects, where none is asked for.
+    pub default_dscp: u8,
     /// The longest inline request: 0 for none.
     pub inline_bytes_max: usize,
     /// Completions that a poll fetches at most.
@@ -89,6 +91,7 @@ impl Default for FakeOptions {
             addresses: vec![[127, 0, 0, 1].into()],
             gid_index: None,
             managed_path: None,
+            default_dscp: 0,
             inline_bytes_max: 220,
             poll_burst: usize::MAX,
             immediates: IMMEDIATES,
@@ -400,7 +403,7 @@ impl Verbs for FakeDevice {
         from: &Origin,
         peer: &PathEnd,
     ) -> Result<FakeAddressHandle, VerbsError> {
-        self.fabric.lock().code_points.insert(from.dscp);
+        self.fabric.lock().code_points.insert(from.dscp.unwrap_or(0));
         FakeAddressHandle::new(self, from, peer)
     }
 
@@ -413,7 +416,7 @@ impl Verbs for FakeDevice {
     }
 
     fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<FakeGroup, VerbsError> {
-        self.fabric.lock().code_points.insert(request.dscp);
+        self.fabric.lock().code_points.insert(request.dscp.unwrap_or(0));
         FakeGroup::join(self, &request)
     }
 }

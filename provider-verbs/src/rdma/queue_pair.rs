@@ -134,10 +134,10 @@ impl RdmaQueuePair {
 
     /// From INIT to RTR to RTS, as the connection manager has agreed with the peer's: `fill` takes
     /// a state and gives what belongs to it. What bounds our own waiting stays ours, and so does
-    /// the traffic class where no subnet manager has a say in it.
+    /// the traffic class, if we have one, where no subnet manager has a say in it.
     pub(super) fn join_managed(
         &self,
-        dscp: u8,
+        dscp: Option<u8>,
         mtu_bytes_max: u32,
         fill: impl Fn(&mut ibv_qp_attr) -> Result<u32, VerbsError>,
     ) -> Result<Agreement, VerbsError> {
@@ -155,7 +155,9 @@ impl RdmaQueuePair {
         ready.path_mtu = ready.path_mtu.min(narrowest);
         ready.max_dest_rd_atomic = self.role.reads_max(port);
         ready.min_rnr_timer = NOT_READY_TIMER;
-        if port.link_layer != LinkLayer::InfiniBand {
+        if let Some(dscp) = dscp
+            && port.link_layer != LinkLayer::InfiniBand
+        {
             ready.ah_attr.grh.traffic_class = dscp << 2;
         }
         self.modify(&mut ready, mask)

@@ -49,7 +49,7 @@ impl Intruder {
     }
 
     fn origin(&self) -> Origin {
-        Origin { port: self.device.port_at(HOME), dscp: 0, agreed: None }
+        Origin { port: self.device.port_at(HOME), dscp: None, agreed: None }
     }
 
     fn end(&self) -> PathEnd {
@@ -171,7 +171,7 @@ fn a_pass_is_no_incarnation() {
     intruder.send_words(&[head, NAME, 1], to);
 
     let ip = group().ip();
-    let request = GroupRequest { group: ip, own: HOME, hears: false, dscp: 0, managed: true };
+    let request = GroupRequest { group: ip, own: HOME, hears: false, dscp: None, managed: true };
     let joined = intruder.device.join_group(request).unwrap();
     let to = Destination { handle: joined.name(), queue_pair: EVERYBODY, key };
     let from = wire::address_bytes(raw.own);
