@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use crate::common::{
-    FakeTransport, KEY, Scene, adopt, event, provider,
+    FakeTransport, KEY, Scene, adopt, connect, event, provider, push,
     raw::{Raw, path_end},
     stream, take, take_soon,
 };
@@ -188,4 +188,38 @@ fn a_pass_is_no_incarnation() {
     }
     assert_eq!(take_soon(&mut hearer), (0, 2, 8));
     assert_eq!(take(&mut hearer), None);
+}
+
+/// Everybody who asks is told what an endpoint calls itself. Who then calls itself the same takes nobody's
+/// place, neither while it is there nor when it goes.
+#[test]
+fn who_takes_anothers_name_is_not_heard_for_it() {
+    let fabric = FakeFabric::default();
+    let options = FakeOptions::default();
+    let (mut hearer, mut speaker) =
+        (open_for_datagrams(&fabric, &options), open_for_datagrams(&fabric, &options));
+    connect(&mut speaker, &mut hearer, 0);
+    let introduce = |to: Address, incarnation: Option<u64>| {
+        let mut raw = Raw::connect(to);
+        let hello = wire::Hello { service: Service::Datagrams, ..raw.hello(to) };
+        let incarnation = incarnation.unwrap_or(hello.incarnation);
+        let accept = raw.introduce(wire::Hello { incarnation, ..hello });
+        raw.say(&Message::Confirm.encode());
+        (raw, accept.incarnation)
+    };
+    let (_asker, name) = introduce(speaker.address(), None);
+    let (liar, _) = introduce(hearer.address(), Some(name));
+    adopt(&mut hearer, 3);
+    assert!(push(&mut speaker, 0, 1, 8));
+    assert_eq!(take_soon(&mut hearer), (0, 1, 8), "it is the first one's");
+    match event(&mut hearer) {
+        TransportEvent::Broken { peer: 3, reason } => {
+            assert!(reason.reason.contains("as another peer does"), "{}", reason.reason);
+        }
+        other => panic!("{other:?}"),
+    }
+    hearer.disconnect(3);
+    drop(liar);
+    assert!(push(&mut speaker, 0, 2, 8));
+    assert_eq!(take_soon(&mut hearer), (0, 2, 8));
 }
