@@ -11,9 +11,11 @@ use rustix::{
     io::Errno,
 };
 
+mod heard;
 mod managed;
 mod shares;
 
+pub(super) use self::heard::Heard;
 use self::shares::SILENCE_MAX;
 use super::{
     ManagedIdOf,
@@ -243,6 +245,10 @@ impl<V: Verbs> ControlThread<V> {
             Some(RejectReason::Address)
         } else if hello.buffer_bytes != BUFFER_BYTES as u32 {
             Some(RejectReason::Limits)
+        } else if record.datagrams.is_some()
+            && !self.heard.has_place(incoming.station, incoming.from.ip())
+        {
+            Some(RejectReason::Resources)
         } else {
             None
         };
@@ -306,12 +312,13 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         self.set_timer(id, None);
-        let Incoming { station, asker, answer, .. } = incoming;
+        let Incoming { station, asker, answer, from, .. } = incoming;
+        let datagrams = matches!(answer, Some(Answer::Datagrams { .. }));
         let line = match asker {
             Asker::Tcp { socket, input, .. } => Line::Tcp(socket, input),
             Asker::Managed(id) => Line::Managed(id),
         };
-        self.keep_link(id, station, line);
+        self.keep_link(id, station, line, datagrams.then(|| from.ip()));
         if let Some(answer) = answer {
             self.tell_incoming(station, answer.confirmed());
         }

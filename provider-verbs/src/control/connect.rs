@@ -250,7 +250,7 @@ impl<V: Verbs> ControlThread<V> {
         if line.is_managed() {
             tracing::info!(%to, "connected through rdma_cm");
         }
-        self.keep_link(id, station, line);
+        self.keep_link(id, station, line, None);
         if let Some(record) = self.stations.get(&station) {
             record.shared.push(offer.taken(request, id, peer, joined));
         }

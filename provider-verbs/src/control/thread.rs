@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     io,
-    net::TcpStream,
+    net::{IpAddr, TcpStream},
     os::fd::{AsFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -21,7 +21,7 @@ use rustix::{
 
 use super::{
     Command, Orders, StationRecord,
-    accept::Incoming,
+    accept::{Heard, Incoming},
     connect::Outgoing,
     line::Line,
     managed::PROBE,
@@ -79,6 +79,8 @@ impl Token {
 pub(super) struct Link<V: Verbs> {
     pub station: u64,
     pub line: Line<V>,
+    /// The host, of a sender of datagrams that is heard.
+    pub heard: Option<IpAddr>,
 }
 
 /// Everything that the control thread owns.
@@ -89,6 +91,7 @@ pub(super) struct ControlThread<V: Verbs> {
     pub(super) outgoing: HashMap<u64, Outgoing<V>>,
     pub(super) incoming: HashMap<u64, Incoming<V>>,
     pub(super) links: HashMap<u64, Link<V>>,
+    pub(super) heard: Heard,
     /// Once a station uses it.
     pub(super) manager: Option<Arc<V::Manager>>,
     /// Once there is a station on it.
@@ -117,6 +120,7 @@ impl<V: Verbs> ControlThread<V> {
             outgoing: HashMap::new(),
             incoming: HashMap::new(),
             links: HashMap::new(),
+            heard: Heard::default(),
             manager: None,
             device: None,
             timers: BTreeSet::new(),
@@ -309,7 +313,16 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     /// Keeps the line of a handshake that succeeded, under the handshake's number.
-    pub(super) fn keep_link(&mut self, id: u64, station: u64, line: Line<V>) {
+    pub(super) fn keep_link(
+        &mut self,
+        id: u64,
+        station: u64,
+        line: Line<V>,
+        heard: Option<IpAddr>,
+    ) {
+        if let Some(host) = heard {
+            self.heard.add(station, host);
+        }
         match &line {
             Line::Tcp(socket, _) => {
                 let data = Token::Link(id).data();
@@ -319,7 +332,7 @@ impl<V: Verbs> ControlThread<V> {
             }
             Line::Managed(_) => self.probe_later(),
         }
-        self.links.insert(id, Link { station, line });
+        self.links.insert(id, Link { station, line, heard });
     }
 
     /// Hands over a connection that others began.
@@ -366,6 +379,9 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         self.set_timer(id, None);
+        if let Some(host) = link.heard {
+            self.heard.remove(link.station, host);
+        }
         match (link.line, say) {
             (Line::Tcp(socket, _), say) => {
                 if let Some(received) = say {

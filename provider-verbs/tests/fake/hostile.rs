@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use crate::common::{
     FakeTransport, KEY, Scene, adopt, connect, event, provider, push,
-    raw::{Raw, path_end},
+    raw::{Raw, path_end, signed},
     stream, take, take_soon,
 };
 use kestrel_core::{
@@ -23,7 +23,7 @@ use kestrel_verbs::{
     memory::Memory,
     testing::{
         proof,
-        wire::{self, Message},
+        wire::{self, Message, RejectReason},
     },
     verbs::{
         AddressHandle, Depths, Destination, EVERYBODY, Group, GroupRequest, Origin, PathEnd,
@@ -222,4 +222,40 @@ fn who_takes_anothers_name_is_not_heard_for_it() {
     drop(liar);
     assert!(push(&mut speaker, 0, 2, 8));
     assert_eq!(take_soon(&mut hearer), (0, 2, 8));
+}
+
+/// Who has the key can be as many as it has ports: an endpoint hears so many of a host, and others still.
+#[test]
+fn a_host_has_so_many_senders_of_datagrams() {
+    const HEARD_MAX: u16 = 1024;
+    let fabric = FakeFabric::default();
+    let options = FakeOptions::default();
+    let mut hearer = open_for_datagrams(&fabric, &options);
+    let to = hearer.address();
+    let ask = |number: u16| {
+        let mut raw = Raw::connect(to);
+        raw.own.set_port(number);
+        let nonce = raw.greeting();
+        let incarnation = number.into();
+        let hello = raw.hello(to);
+        let hello = wire::Hello { service: Service::Datagrams, incarnation, ..hello };
+        raw.say(&signed(hello, KEY, &nonce));
+        let answer = raw.read().expect("an answer").0;
+        (raw, answer)
+    };
+    let mut heard: Vec<Raw> = (1..=HEARD_MAX)
+        .map(|number| {
+            let (mut raw, answer) = ask(number);
+            assert!(matches!(answer, Message::Accept(_)), "{number}: {answer:?}");
+            raw.say(&Message::Confirm.encode());
+            adopt(&mut hearer, number.into());
+            raw
+        })
+        .collect();
+    assert_eq!(ask(HEARD_MAX + 1).1, Message::Reject(RejectReason::Resources));
+    // Who goes makes room.
+    drop(heard.pop());
+    let ended = event(&mut hearer);
+    assert!(matches!(ended, TransportEvent::Died { .. }), "{ended:?}");
+    assert!(matches!(ask(HEARD_MAX + 1).1, Message::Accept(_)));
 }
