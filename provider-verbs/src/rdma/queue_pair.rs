@@ -35,6 +35,8 @@ pub(super) const RETRIES: u8 = 6;
 pub(super) const NOT_READY_RETRIES: u8 = 7;
 /// How long a receiver asks to wait then: 0.64 ms.
 const NOT_READY_TIMER: u8 = 12;
+/// The call that refuses a length of inline requests.
+pub(super) const CREATE_QUEUE_PAIR: &str = "ibv_create_qp";
 /// Sends of one chain at most.
 const CHAIN_MAX: usize = 16;
 
@@ -90,7 +92,7 @@ impl RdmaQueuePair {
             let pair = verbs.ibv_create_qp(device.domain.as_ptr(), &mut attributes);
             Handle::new(pair, verbs.ibv_destroy_qp, "ibv_destroy_qp")
         };
-        let pair = pair.ok_or_else(|| device.error("ibv_create_qp"))?;
+        let pair = pair.ok_or_else(|| device.error(CREATE_QUEUE_PAIR))?;
         // SAFETY: the pair was made just now.
         let number = unsafe { (*pair.as_ptr()).qp_num };
         let inline_bytes_max = attributes.cap.max_inline_data as usize;
