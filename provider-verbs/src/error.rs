@@ -36,6 +36,8 @@ pub enum VerbsError {
          asks it, for connections"
     )]
     Subnets { device: String, ours: u64, theirs: u64 },
+    #[error("{device}: {whose} has no LID, which a subnet manager gives: does one run?")]
+    NoLid { device: String, whose: &'static str },
     #[error("{device} cannot join {group}: {source}")]
     Group { device: String, group: IpAddr, source: io::Error },
     #[error("{device}: no connection manager (rdma_cm): {reason}")]
@@ -99,6 +101,7 @@ impl VerbsError {
             | VerbsError::Partitions { .. }
             | VerbsError::LimitedMembers { .. }
             | VerbsError::Subnets { .. }
+            | VerbsError::NoLid { .. }
             | VerbsError::OtherDevice { .. }
             | VerbsError::Path { .. } => Errno::NETUNREACH,
         }

@@ -58,7 +58,13 @@ pub fn to_peer(device: &str, from: &Origin, peer: &PathEnd) -> Result<Route, Ver
     if ours != theirs {
         return Err(VerbsError::Subnets { device: device.into(), ours, theirs });
     }
-    Ok(if port.grh_required { by_gid } else { Route { global: None, ..by_gid } })
+    if port.grh_required {
+        return Ok(by_gid);
+    }
+    if let Some(whose) = [(port.lid, "it"), (peer.lid, "the peer")].iter().find(|end| end.0 == 0) {
+        return Err(VerbsError::NoLid { device: device.into(), whose: whose.1 });
+    }
+    Ok(Route { global: None, ..by_gid })
 }
 
 /// The path of packets with a global route header. The code point, 0 if there is none, is the upper part of the traffic
@@ -208,6 +214,20 @@ mod tests {
         let refused = to_peer("mlx5_0", &along, &other);
         assert!(matches!(refused, Err(VerbsError::Partitions { .. })), "{refused:?}");
         assert_eq!(ours.along(None), ours);
+    }
+
+    #[test]
+    fn who_has_no_lid_is_an_error_that_says_who() {
+        let layer = LinkLayer::InfiniBand;
+        let ours = from(LocalPort { lid: 0, ..port(layer) });
+        let text = to_peer("ib0", &ours, &peer(layer)).unwrap_err().to_string();
+        assert!(text.contains("it has no LID"), "{text}");
+        let theirs = PathEnd { lid: 0, ..peer(layer) };
+        let text = to_peer("ib0", &from(port(layer)), &theirs).unwrap_err().to_string();
+        assert!(text.contains("the peer has no LID") && text.contains("subnet manager"), "{text}");
+        // A virtual function may have none of its own.
+        let function = from(LocalPort { lid: 0, grh_required: true, ..port(layer) });
+        to_peer("ib0", &function, &theirs).unwrap();
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub use self::{
 };
 use self::{queue_pair::CREATE_QUEUE_PAIR, socket_address::address_at};
 use crate::{
-    device::{DeviceError, LinkLayer, Port, query},
+    device::{DeviceError, LinkLayer, Port, PortState, query},
     gid,
     interfaces::{InterfaceAddress, Interfaces},
     partition::{self, Partition},
@@ -317,11 +317,17 @@ impl Verbs for Rdma {
     }
 
     fn port_at(&self, own: IpAddr) -> LocalPort {
-        if self.gid_is_named {
+        let Some(now) = self.read_port() else {
             return self.port;
+        };
+        if now.state != PortState::Active {
+            let (device, port) = (&self.open.name, now.number);
+            tracing::info!(%device, port, "the port is not active: {:?}", now.state);
         }
-        let now = self.read_port();
-        let at = now.map_or(self.port, |now| gid::port_at(&self.port, &now, own));
+        if self.gid_is_named {
+            return gid::refreshed(&self.port, &now);
+        }
+        let at = gid::port_at(&self.port, &now, own);
         if at.gid_index != self.port.gid_index {
             tracing::info!(device = %self.open.name, %own, "goes by GID {}", at.gid_index);
         }
