@@ -38,7 +38,8 @@ const PANIC_PAUSE: Duration = Duration::from_millis(100);
 pub(super) const RESUME: u64 = 0;
 
 /// What a descriptor that epoll reports stands for. Numbers are never used again, so an event
-/// that was fetched before its object went finds nobody.
+/// that was fetched before its object went finds nobody; but a connect keeps its number from attempt to
+/// attempt, and has what is there for the present one looked at.
 #[derive(Clone, Copy)]
 pub(super) enum Token {
     Wake,

@@ -200,11 +200,15 @@ impl Rdma {
 
     /// The error of a call that returns its number.
     fn refusal(&self, call: &'static str, number: i32) -> VerbsError {
-        let source = match number {
-            -1 => io::Error::last_os_error(),
-            number => io::Error::from_raw_os_error(number.abs()),
-        };
-        VerbsError::of_call(&self.open.name, call, source)
+        VerbsError::of_call(&self.open.name, call, error_of(number))
+    }
+}
+
+/// Why a call failed that returns its number.
+fn error_of(number: i32) -> io::Error {
+    match number {
+        -1 => io::Error::last_os_error(),
+        number => io::Error::from_raw_os_error(number.abs()),
     }
 }
 
@@ -293,8 +297,9 @@ pub fn has_manager() -> bool {
 impl Drop for Rdma {
     fn drop(&mut self) {
         // SAFETY: everything that was made on the domain keeps the device, so nothing is left.
-        if unsafe { self.verbs().ibv_dealloc_pd(self.domain.as_ptr()) } != 0 {
-            tracing::warn!("ibv_dealloc_pd: {}", io::Error::last_os_error());
+        let failed = unsafe { self.verbs().ibv_dealloc_pd(self.domain.as_ptr()) };
+        if failed != 0 {
+            tracing::warn!("ibv_dealloc_pd: {}", error_of(failed));
         }
     }
 }

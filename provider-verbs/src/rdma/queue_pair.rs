@@ -12,7 +12,7 @@ use kestrel_core::window::Change;
 use rdma_core_sys::{inline, verbs::*};
 
 use super::{
-    Rdma, RdmaQueues,
+    Rdma, RdmaQueues, error_of,
     path::{of_c, to_c},
     queues::Handle,
     registration::access_flags,
@@ -198,8 +198,7 @@ impl RdmaQueuePair {
         };
         match failed {
             0 => Ok(()),
-            -1 => Err(io::Error::last_os_error()),
-            number => Err(io::Error::from_raw_os_error(number.abs())),
+            number => Err(error_of(number)),
         }
     }
 
