@@ -58,7 +58,7 @@ fn address(text: &str) -> Address {
 }
 
 fn open(provider: &VerbsProvider, at: Option<Address>) -> VerbsTransport {
-    let dscp = env::var("ECHO_DSCP").map_or(0, |dscp| dscp.parse().unwrap());
+    let dscp = env::var("ECHO_DSCP").ok().map(|dscp| dscp.parse().unwrap());
     let opening = Opening { address: at, dscp, ..Opening::default() };
     provider.open_as(opening).unwrap_or_else(|error| fail(&error.reason))
 }

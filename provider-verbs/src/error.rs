@@ -36,12 +36,16 @@ pub enum VerbsError {
          asks it, for connections"
     )]
     Subnets { device: String, ours: u64, theirs: u64 },
+    #[error("{device}: {whose} has no LID, which a subnet manager gives: does one run?")]
+    NoLid { device: String, whose: &'static str },
     #[error("{device} cannot join {group}: {source}")]
     Group { device: String, group: IpAddr, source: io::Error },
     #[error("{device}: no connection manager (rdma_cm): {reason}")]
     NoManager { device: String, reason: String },
     #[error("{at} is reached through {theirs}, and not through {device}")]
     OtherDevice { device: String, at: IpAddr, theirs: String },
+    #[error("{device} has failed: {what}")]
+    Gone { device: String, what: String },
     #[error("{gid} cannot be reached from GID {index} of {device}: {source}")]
     Path { device: String, index: u8, gid: String, source: io::Error },
 }
@@ -91,11 +95,13 @@ impl VerbsError {
             VerbsError::Call { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
             VerbsError::Group { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
             VerbsError::NoManager { .. } => Errno::OPNOTSUPP,
+            VerbsError::Gone { .. } => Errno::NODEV,
             VerbsError::LockedMemory { .. } | VerbsError::Exhausted { .. } => Errno::NOMEM,
             VerbsError::LinkLayers { .. }
             | VerbsError::Partitions { .. }
             | VerbsError::LimitedMembers { .. }
             | VerbsError::Subnets { .. }
+            | VerbsError::NoLid { .. }
             | VerbsError::OtherDevice { .. }
             | VerbsError::Path { .. } => Errno::NETUNREACH,
         }

@@ -28,11 +28,19 @@ pub fn at(port: &Port, own: IpAddr) -> Option<&Gid> {
     usable(port).filter(is_own).min_by_key(|gid| (gid.kind != GidKind::RoceV2, gid.index))
 }
 
-/// A port as an endpoint at that address goes by it, if the table has a GID for it.
-pub fn port_at(default: &LocalPort, table: &Port, own: IpAddr) -> LocalPort {
+/// A port as it is now, by the GID that it was opened with: a subnet manager that comes late, or anew, gives
+/// LIDs, and links change.
+pub fn refreshed(opened: &LocalPort, now: &Port) -> LocalPort {
+    let (lid, mtu_bytes, grh_required) = (now.lid, now.mtu_bytes.max(256), now.grh_required);
+    LocalPort { lid, mtu_bytes, grh_required, ..*opened }
+}
+
+/// The same, as an endpoint at that address goes by it, if the table has a GID for it.
+pub fn port_at(opened: &LocalPort, now: &Port, own: IpAddr) -> LocalPort {
+    let port = refreshed(opened, now);
     let by =
-        |gid: &Gid| LocalPort { gid_index: gid.index as u8, gid: gid.address.octets(), ..*default };
-    at(table, own).map_or(*default, by)
+        |gid: &Gid| LocalPort { gid_index: gid.index as u8, gid: gid.address.octets(), ..port };
+    at(now, own).map_or(port, by)
 }
 
 /// The index is a byte where it is used.
@@ -125,6 +133,28 @@ mod tests {
         assert_eq!(index("10.9.3.1"), None);
         let infiniband = port(LinkLayer::InfiniBand, &[(0, InfiniBand, "fe80::7")]);
         assert_eq!(at(&infiniband, "fe80::7".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn a_port_is_used_as_it_is_now() {
+        let gids = [(0, GidKind::InfiniBand, "fe80::7")];
+        let table = port(LinkLayer::InfiniBand, &gids);
+        let opened = LocalPort {
+            number: 1,
+            link_layer: LinkLayer::InfiniBand,
+            lid: 0,
+            partition_key: 0xffff,
+            partition_key_index: 0,
+            gid_index: 0,
+            gid: table.gids[0].address.octets(),
+            mtu_bytes: 4096,
+            grh_required: false,
+            reads_max: 16,
+        };
+        let now = Port { lid: 17, mtu_bytes: 2048, grh_required: true, ..table };
+        let expected = LocalPort { lid: 17, mtu_bytes: 2048, grh_required: true, ..opened };
+        assert_eq!(port_at(&opened, &now, [10, 9, 0, 1].into()), expected);
+        assert_eq!(refreshed(&opened, &Port { mtu_bytes: 0, ..now }).mtu_bytes, 256);
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //! 1. [`device`], [`gid`], `interfaces`: devices, their ports, GIDs and IP addresses, which of these
 //!    is used, and why there may be none.
 //! 2. [`verbs`]: what the transport asks of verbs, as traits; [`manager`]: what the control thread
-//!    asks of a connection manager; [`memory`]: what is registered; `path`, `partition`: what
-//!    routes packets, and who takes them.
+//!    asks of a connection manager; [`trouble`]: what a device says of itself; [`memory`]: what is
+//!    registered; `path`, `partition`: what routes packets, and who takes them.
 //! 3. `rdma`: verbs as they are, over the bindings of the crate `rdma-core-sys`, which loads
 //!    rdma-core at run time; [`fake`]: an in-process fake of them, for tests.
 //!
@@ -55,6 +55,7 @@ mod send_queue;
 mod station;
 #[allow(unsafe_code)]
 pub mod transport;
+pub mod trouble;
 #[allow(unsafe_code)]
 pub mod verbs;
 

@@ -52,13 +52,14 @@ pub trait Manager<V: Verbs>: Send + Sync + 'static {
     /// Reserves `at`, which has a port and is an address of our device.
     fn bind(self: &Arc<Self>, name: u64, at: SocketAddr) -> Result<Self::Id, VerbsError>;
 
-    /// Begins to look for the way from our IP address to `to`, for packets with that code point.
+    /// Begins to look for the way from our IP address to `to`, for packets with that code
+    /// point, or with what the system has for all.
     fn resolve(
         self: &Arc<Self>,
         name: u64,
         own: SocketAddr,
         to: SocketAddr,
-        dscp: u8,
+        dscp: Option<u8>,
         within: Duration,
     ) -> Result<Self::Id, VerbsError>;
 
@@ -81,8 +82,14 @@ pub trait ManagedId<V: Verbs>: Send + 'static {
     fn ask(&self, queue_pair: u32, data: &[u8]) -> Result<(), VerbsError>;
 
     /// Joins a queue pair of ours with the peer's, once the peer has asked or answered. Our packets
-    /// carry that code point. What was agreed on holds for all that goes along with it.
-    fn join(&self, pair: &V::QueuePair, dscp: u8) -> Result<Agreement, VerbsError>;
+    /// carry that code point, or what the manager says, and are no longer than that. What was agreed on holds for all that goes
+    /// along with it.
+    fn join(
+        &self,
+        pair: &V::QueuePair,
+        dscp: Option<u8>,
+        mtu_bytes_max: u32,
+    ) -> Result<Agreement, VerbsError>;
 
     /// Tells the peer that its answer came.
     fn establish(&self) -> Result<(), VerbsError>;

@@ -58,12 +58,19 @@ pub fn to_peer(device: &str, from: &Origin, peer: &PathEnd) -> Result<Route, Ver
     if ours != theirs {
         return Err(VerbsError::Subnets { device: device.into(), ours, theirs });
     }
-    Ok(if port.grh_required { by_gid } else { Route { global: None, ..by_gid } })
+    if port.grh_required {
+        return Ok(by_gid);
+    }
+    if let Some(whose) = [(port.lid, "it"), (peer.lid, "the peer")].iter().find(|end| end.0 == 0) {
+        return Err(VerbsError::NoLid { device: device.into(), whose: whose.1 });
+    }
+    Ok(Route { global: None, ..by_gid })
 }
 
-/// The path of packets with a global route header. The code point is the upper part of the traffic
+/// The path of packets with a global route header. The code point, 0 if there is none, is the upper part of the traffic
 /// class that headers carry, and its upper half the service level.
-pub fn by_gid(port: &LocalPort, gid: [u8; 16], dscp: u8) -> Route {
+pub fn by_gid(port: &LocalPort, gid: [u8; 16], dscp: Option<u8>) -> Route {
+    let dscp = dscp.unwrap_or(0);
     let (flow_label, hop_limit, traffic_class) = (0, HOPS, dscp << 2);
     let gid_index = port.gid_index;
     Route {
@@ -130,7 +137,7 @@ mod tests {
     }
 
     fn from(port: LocalPort) -> Origin {
-        Origin { port, dscp: 46, agreed: None }
+        Origin { port, dscp: Some(46), agreed: None }
     }
 
     fn peer(link_layer: LinkLayer) -> PathEnd {
@@ -171,7 +178,7 @@ mod tests {
         let global = route.global.unwrap();
         assert_eq!((route.lid, route.service_level), (0, 5));
         assert_eq!((global.gid, global.gid_index, global.traffic_class), (far, 3, 46 << 2));
-        assert_eq!(by_gid(&ours, far, 46), route);
+        assert_eq!(by_gid(&ours, far, Some(46)), route);
     }
 
     #[test]
@@ -192,9 +199,11 @@ mod tests {
         let theirs = PathEnd { gid: gid("fec0:0:0:9::18"), ..peer(LinkLayer::InfiniBand) };
         let theirs = PathEnd { partition_key: 0x0005, ..theirs };
         let ours = from(port(LinkLayer::InfiniBand));
-        let route = Route { lid: 99, service_level: 3, ..by_gid(&ours.port, theirs.gid, 0) };
+        let route = Route { lid: 99, service_level: 3, ..by_gid(&ours.port, theirs.gid, None) };
         let (partition_key, partition_key_index) = (0x8005, 4);
-        let agreement = Agreement { route, partition_key, partition_key_index, mtu_bytes: 1024 };
+        let (mtu_bytes, is_narrowed) = (1024, false);
+        let agreement =
+            Agreement { route, partition_key, partition_key_index, mtu_bytes, is_narrowed };
         let along = ours.along(Some(&agreement));
         assert_eq!(along.port.mtu_bytes, 1024, "narrower than both ends");
         let wider = Agreement { mtu_bytes: 1 << 20, ..agreement };
@@ -205,6 +214,20 @@ mod tests {
         let refused = to_peer("mlx5_0", &along, &other);
         assert!(matches!(refused, Err(VerbsError::Partitions { .. })), "{refused:?}");
         assert_eq!(ours.along(None), ours);
+    }
+
+    #[test]
+    fn who_has_no_lid_is_an_error_that_says_who() {
+        let layer = LinkLayer::InfiniBand;
+        let ours = from(LocalPort { lid: 0, ..port(layer) });
+        let text = to_peer("ib0", &ours, &peer(layer)).unwrap_err().to_string();
+        assert!(text.contains("it has no LID"), "{text}");
+        let theirs = PathEnd { lid: 0, ..peer(layer) };
+        let text = to_peer("ib0", &from(port(layer)), &theirs).unwrap_err().to_string();
+        assert!(text.contains("the peer has no LID") && text.contains("subnet manager"), "{text}");
+        // A virtual function may have none of its own.
+        let function = from(LocalPort { lid: 0, grh_required: true, ..port(layer) });
+        to_peer("ib0", &function, &theirs).unwrap();
     }
 
     #[test]

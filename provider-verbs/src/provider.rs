@@ -36,6 +36,9 @@ const RELIABLE_DEPTHS: Depths =
 /// Completions of sends that can wait at once.
 const SEND_COMPLETIONS: u32 = 4096;
 
+/// How long a peer that connects may take from our answer to its last word.
+const CONFIRM_WAIT: Duration = Duration::from_secs(5);
+
 /// Ports that are tried until one is free for TCP and for the connection manager.
 const PORT_ATTEMPTS: usize = 16;
 
@@ -56,6 +59,8 @@ pub struct VerbsOptions {
     pub connect_by: ConnectBy,
     /// How long connecting may take.
     pub connect_timeout: Duration,
+    /// How long a peer that connects may take from our answer to its last word.
+    pub confirm_wait: Duration,
     /// How long at least a peer may not answer.
     pub peer_timeout: Duration,
     /// The shortest message that the receiver's device reads where it lies. Units: bytes.
@@ -80,6 +85,7 @@ impl From<&Config> for VerbsOptions {
             auth_key: Vec::new(),
             connect_by: config.connect_by,
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
+            confirm_wait: CONFIRM_WAIT,
             peer_timeout: Duration::from_millis(config.peer_timeout_ms),
             fetch_min: config.fetch_min,
             nic_atomics: config.nic_atomics,
@@ -96,6 +102,7 @@ pub struct RcProvider<V: Verbs> {
     /// Opened for the first endpoint that uses it; none: there is none, and why was logged.
     manager: OnceLock<Option<Arc<V::Manager>>>,
     connect_timeout: Duration,
+    confirm_wait: Duration,
     peer_timeout: Duration,
     fetch_min: usize,
     adapter_atomics: bool,
@@ -124,6 +131,7 @@ impl<V: Verbs> RcProvider<V> {
             connect_by: options.connect_by,
             manager: OnceLock::new(),
             connect_timeout: options.connect_timeout,
+            confirm_wait: options.confirm_wait,
             peer_timeout: options.peer_timeout,
             fetch_min: options.fetch_min,
             control: Arc::new(control),
@@ -290,10 +298,12 @@ impl<V: Verbs> Provider for RcProvider<V> {
             incarnation,
             keys: ProvedKeys::new(key, opening.keys_follow),
             connect_timeout: self.connect_timeout,
+            confirm_wait: self.confirm_wait,
             silence_max: socket::silence_max(self.peer_timeout),
             shared: shared.clone(),
             datagrams: datagrams.as_ref().map(|(queue_pair, _)| queue_pair.number()),
             managed,
+            failed: None,
         })));
         let (address, control) = (Address::from(address), self.control.clone());
         let key_bytes = key.to_vec();

@@ -9,7 +9,7 @@ use std::{fmt, net::IpAddr, os::fd::RawFd, sync::Arc};
 use arrayvec::ArrayVec;
 use kestrel_core::{memory::Piece, window::Change};
 
-use crate::{device::LinkLayer, manager::Manager, memory::Memory};
+use crate::{device::LinkLayer, manager::Manager, memory::Memory, trouble::Trouble};
 pub use crate::{error::VerbsError, path::Route};
 
 /// In front of each datagram in its receive buffer: room for the packet's global route header.
@@ -34,8 +34,8 @@ pub struct GroupRequest {
     pub own: IpAddr,
     /// Datagrams of others to the group are let through to this host.
     pub hears: bool,
-    /// Datagrams to the group carry that code point.
-    pub dscp: u8,
+    /// Datagrams to the group carry that code point, if it is said.
+    pub dscp: Option<u8>,
     /// The connection manager is to join where the host could do without.
     pub managed: bool,
 }
@@ -262,8 +262,8 @@ pub struct LocalPort {
 pub struct Origin {
     /// The port, by those entries of its tables that the endpoint goes by.
     pub port: LocalPort,
-    /// The code point that headers carry.
-    pub dscp: u8,
+    /// The code point that headers carry; none: that of the connection manager, or 0.
+    pub dscp: Option<u8>,
     /// The route to the one peer that it is for, where the connection manager has said it.
     pub agreed: Option<Route>,
 }
@@ -276,6 +276,8 @@ pub struct Agreement {
     pub partition_key_index: u16,
     /// The longest packets that the way takes.
     pub mtu_bytes: u32,
+    /// The way was to take longer ones, which our port does not: the peer does not know of it.
+    pub is_narrowed: bool,
 }
 
 impl Origin {
@@ -284,7 +286,7 @@ impl Origin {
         let Some(agreement) = agreement else {
             return self;
         };
-        let Agreement { route, partition_key, partition_key_index, mtu_bytes } = *agreement;
+        let Agreement { route, partition_key, partition_key_index, mtu_bytes, .. } = *agreement;
         let mtu_bytes = mtu_bytes.min(self.port.mtu_bytes);
         let port = LocalPort { partition_key, partition_key_index, mtu_bytes, ..self.port };
         Origin { port, agreed: Some(route), ..self }
@@ -385,6 +387,12 @@ pub trait Verbs: Send + Sync + Sized + 'static {
         peer: &PathEnd,
     ) -> Result<Self::AddressHandle, VerbsError>;
 
+    /// Readable when there is trouble.
+    fn trouble_channel(&self) -> RawFd;
+
+    /// The next trouble, if there is any.
+    fn next_trouble(&self) -> Option<Trouble>;
+
     /// Joins a multicast group, which takes as long as a subnet's manager takes to answer: seconds
     /// at most.
     fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<Self::Group, VerbsError>;
@@ -445,6 +453,9 @@ pub trait Queues: Send + Sync + 'static {
 
     /// What a sleeper waits for.
     fn channel(&self) -> RawFd;
+
+    /// Whether the device calls one of them so.
+    fn has(&self, name: u64) -> bool;
 }
 
 /// A queue pair, destroyed with the value: a reliable connected one, or one of datagrams. Any

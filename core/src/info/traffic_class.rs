@@ -3,6 +3,8 @@
 /// Set in a class that is a DSCP value (`FI_TC_DSCP`).
 const DSCP: u32 = 0x100;
 
+/// `FI_TC_UNSPEC`.
+const UNSPECIFIED: u32 = 0;
 /// `FI_TC_LOW_LATENCY`.
 const LOW_LATENCY: u32 = 0x201;
 /// `FI_TC_DEDICATED_ACCESS`.
@@ -25,20 +27,22 @@ pub const fn dscp_of_traffic_class(class: u32) -> u8 {
 }
 
 /// The DSCP value that packets of a class carry, 6 bits: a label's is the one that the Internet's
-/// standards (RFC 4594, RFC 8622) name for such traffic.
+/// standards (RFC 4594, RFC 8622) name for such traffic. None of no class (`FI_TC_UNSPEC`): what they
+/// carry is left to the system.
 ///
 /// Routers and switches map values of 8 to a priority, so that the labels' order holds in the
 /// upper three bits as well: network control, dedicated access, low latency, bulk data, best
 /// effort and scavenger.
-pub const fn dscp_on_the_wire(class: u32) -> u8 {
-    match class {
+pub const fn dscp_on_the_wire(class: u32) -> Option<u8> {
+    Some(match class {
+        UNSPECIFIED => return None,
         LOW_LATENCY => 32,
         DEDICATED_ACCESS => 46,
         BULK_DATA => 10,
         SCAVENGER => 1,
         NETWORK_CONTROL => 48,
         class => dscp_of_traffic_class(class) & 0x3f,
-    }
+    })
 }
 
 #[cfg(test)]
@@ -57,8 +61,8 @@ mod tests {
     #[test]
     fn a_label_has_its_value_on_the_wire() {
         let labels = [0x204, 0x200, 0x203, LOW_LATENCY, DEDICATED_ACCESS, NETWORK_CONTROL];
-        assert_eq!(labels.map(dscp_on_the_wire), [1, 0, 10, 32, 46, 48]);
-        assert_eq!(dscp_on_the_wire(0), 0);
-        assert!((0..64).all(|dscp| dscp_on_the_wire(traffic_class_of_dscp(dscp)) == dscp));
+        assert_eq!(labels.map(dscp_on_the_wire), [1, 0, 10, 32, 46, 48].map(Some));
+        assert_eq!(dscp_on_the_wire(UNSPECIFIED), None);
+        assert!((0..64).all(|dscp| dscp_on_the_wire(traffic_class_of_dscp(dscp)) == Some(dscp)));
     }
 }

@@ -23,8 +23,9 @@ pub struct Opening<'a> {
     pub service: Service,
     /// It belongs to a connected endpoint, or to a passive one that listens for such.
     pub connected: bool,
-    /// What packets carry in a network: a differentiated services code point, 6 bits.
-    pub dscp: u8,
+    /// What packets carry in a network: a differentiated services code point, 6 bits. None: what the
+    /// system has them carry.
+    pub dscp: Option<u8>,
     /// Peers of this host are not reached through memory that is shared with them, but as others
     /// are: of a provider that has no other way it is refused ([`Provider::can_be_apart`]).
     pub apart: bool,

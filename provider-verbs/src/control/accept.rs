@@ -11,9 +11,11 @@ use rustix::{
     io::Errno,
 };
 
+mod heard;
 mod managed;
 mod shares;
 
+pub(super) use self::heard::Heard;
 use self::shares::SILENCE_MAX;
 use super::{
     ManagedIdOf,
@@ -33,9 +35,8 @@ use crate::{
 
 /// Handshakes that others began, at a time; the next ones wait in the kernel.
 const ACCEPTING_MAX: usize = 256;
-/// How long a peer may be silent before HELLO, and before CONFIRM.
+/// How long a peer may be silent before HELLO.
 const HELLO_WAIT: Duration = Duration::from_secs(2);
-const CONFIRM_WAIT: Duration = Duration::from_secs(5);
 /// How long no connection is taken when one could not be, for want of descriptors say.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Credit writes that a connection can have under way: one less than a power of two, as with
@@ -140,7 +141,9 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     pub(super) fn incoming_timer(&mut self, id: u64) {
-        self.drop_incoming(id, "it is silent");
+        if self.is_late(id) {
+            self.drop_incoming(id, "it is silent");
+        }
     }
 
     /// Takes a handshake out of every table. A queue pair that was joined goes to the engine.
@@ -242,12 +245,17 @@ impl<V: Verbs> ControlThread<V> {
             Some(RejectReason::Address)
         } else if hello.buffer_bytes != BUFFER_BYTES as u32 {
             Some(RejectReason::Limits)
+        } else if record.datagrams.is_some()
+            && !self.heard.has_place(incoming.station, incoming.from.ip())
+        {
+            Some(RejectReason::Resources)
         } else {
             None
         };
         if let Some(reason) = refused {
             return self.reject(id, reason, &reason.to_string());
         }
+        let confirm_wait = record.confirm_wait;
         match self.join(id, hello, &key) {
             Ok(answer) => {
                 let Some(socket) = self.incoming.get(&id).and_then(Incoming::socket) else {
@@ -256,7 +264,7 @@ impl<V: Verbs> ControlThread<V> {
                 if let Err(error) = socket::send(socket, &answer) {
                     return self.drop_incoming(id, &error.to_string());
                 }
-                self.set_timer(id, Some(Instant::now() + CONFIRM_WAIT));
+                self.set_timer(id, Some(Instant::now() + confirm_wait));
                 // A peer that is quick has confirmed already.
                 self.incoming_ready(id);
             }
@@ -304,12 +312,13 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         self.set_timer(id, None);
-        let Incoming { station, asker, answer, .. } = incoming;
+        let Incoming { station, asker, answer, from, .. } = incoming;
+        let datagrams = matches!(answer, Some(Answer::Datagrams { .. }));
         let line = match asker {
             Asker::Tcp { socket, input, .. } => Line::Tcp(socket, input),
             Asker::Managed(id) => Line::Managed(id),
         };
-        self.keep_link(id, station, line);
+        self.keep_link(id, station, line, datagrams.then(|| from.ip()));
         if let Some(answer) = answer {
             self.tell_incoming(station, answer.confirmed());
         }

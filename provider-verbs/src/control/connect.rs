@@ -43,7 +43,7 @@ pub const SENDS_MAX: u32 = 63;
 pub(super) struct Outgoing<V: Verbs> {
     pub station: u64,
     request: u32,
-    to: SocketAddr,
+    pub to: SocketAddr,
     /// Which key is proved.
     key: KeyNumber,
     since: Instant,
@@ -186,6 +186,9 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     pub(super) fn outgoing_timer(&mut self, id: u64) {
+        if !self.is_late(id) {
+            return;
+        }
         let Some(outgoing) = self.outgoing.get_mut(&id) else {
             return;
         };
@@ -219,7 +222,7 @@ impl<V: Verbs> ControlThread<V> {
         Some(outgoing)
     }
 
-    fn fail(&mut self, id: u64, error: ConnectError) {
+    pub(super) fn fail(&mut self, id: u64, error: ConnectError) {
         let Some(outgoing) = self.take_outgoing(id) else {
             return;
         };
@@ -247,7 +250,7 @@ impl<V: Verbs> ControlThread<V> {
         if line.is_managed() {
             tracing::info!(%to, "connected through rdma_cm");
         }
-        self.keep_link(id, station, line);
+        self.keep_link(id, station, line, None);
         if let Some(record) = self.stations.get(&station) {
             record.shared.push(offer.taken(request, id, peer, joined));
         }

@@ -71,8 +71,13 @@ impl<V: Verbs> ControlThread<V> {
             self.outgoing_managed(name, happening);
         } else if self.incoming.contains_key(&name) {
             self.incoming_managed(name, happening);
-        } else if matches!(happening, Happening::Disconnected) {
-            self.link_disconnected(name);
+        } else {
+            match happening {
+                Happening::Disconnected => self.link_disconnected(name),
+                // Its device is gone.
+                Happening::Failed(why) => self.link_failed(name, why),
+                _ => {}
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! - [`socket`]: how it is carried; [`error`]: why it came to nothing;
 //! - [`thread`]: the loop, the orders, the connections that stand;
 //! - [`connect`] and [`accept`]: the two sides of a handshake; [`offer`]: what each has to offer;
+//! - [`trouble`]: what the device says of itself;
 //! - [`managed`]: the same through a connection manager (rdma_cm), and [`private`]: what is said then.
 
 mod accept;
@@ -16,6 +17,7 @@ pub mod private;
 pub mod proof;
 pub mod socket;
 mod thread;
+mod trouble;
 pub mod wire;
 
 use std::{
@@ -44,7 +46,12 @@ pub use self::{
     managed::{LAST_WORD_MAX, listener_name},
     offer::path_end,
 };
-use crate::{bell::EventBell, manager::Manager, station::StationShared, verbs::Verbs};
+use crate::{
+    bell::EventBell,
+    manager::Manager,
+    station::StationShared,
+    verbs::{Verbs, VerbsError},
+};
 
 /// The control thread blocks for a moment at most; if it has not answered by then it never will.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(10);
@@ -94,6 +101,8 @@ pub struct StationRecord<V: Verbs> {
     pub incarnation: u64,
     pub keys: ProvedKeys,
     pub connect_timeout: Duration,
+    /// How long a peer may take from our answer to its last word of the handshake.
+    pub confirm_wait: Duration,
     /// How long its peers may be silent on TCP.
     pub silence_max: Duration,
     pub shared: Arc<StationShared<V>>,
@@ -101,6 +110,8 @@ pub struct StationRecord<V: Verbs> {
     pub datagrams: Option<u32>,
     /// Where the connection manager takes connections for it, if it does.
     pub managed: Option<Bound<V>>,
+    /// Why it can have no connections any more.
+    pub failed: Option<String>,
 }
 
 /// An id at a station's address.
@@ -115,6 +126,17 @@ pub type ManagedIdOf<V> = <<V as Verbs>::Manager as Manager<V>>::Id;
 impl<V: Verbs> StationRecord<V> {
     fn service(&self) -> Service {
         if self.datagrams.is_some() { Service::Datagrams } else { Service::Reliable }
+    }
+
+    /// Whether it can have connections.
+    fn check(&self) -> Result<(), VerbsError> {
+        match &self.failed {
+            None => Ok(()),
+            Some(what) => {
+                let (device, what) = (self.shared.device.name().into(), what.clone());
+                Err(VerbsError::Gone { device, what })
+            }
+        }
     }
 }
 

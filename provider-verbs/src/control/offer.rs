@@ -32,6 +32,7 @@ pub(super) enum Joined<V: Verbs> {
 
 impl<V: Verbs> Offer<V> {
     pub fn new(record: &StationRecord<V>) -> Result<Self, VerbsError> {
+        record.check()?;
         if let Some(queue_pair) = record.datagrams {
             return Ok(Offer::Datagrams { queue_pair });
         }
@@ -81,11 +82,16 @@ impl<V: Verbs> Offer<V> {
         }
     }
 
-    /// Joins it as the connection manager has agreed with the peer's.
-    pub fn join_managed(&self, id: &ManagedIdOf<V>, dscp: u8) -> Result<Joined<V>, VerbsError> {
+    /// Joins it as the connection manager has agreed with the peer's, and the peer has said.
+    pub fn join_managed(
+        &self,
+        id: &ManagedIdOf<V>,
+        dscp: Option<u8>,
+        mtu_bytes_max: u32,
+    ) -> Result<Joined<V>, VerbsError> {
         match self {
             Offer::Connection { queue_pair, .. } => {
-                Ok(Joined::Managed(Box::new(id.join(queue_pair, dscp)?)))
+                Ok(Joined::Managed(Box::new(id.join(queue_pair, dscp, mtu_bytes_max)?)))
             }
             Offer::Datagrams { .. } => unreachable!("datagrams are found over TCP"),
         }
@@ -145,6 +151,7 @@ impl<V: Verbs> Answer<V> {
     ) -> Result<(Self, PathEnd), (RejectReason, String)> {
         let shared = &record.shared;
         let Caller { peer, credit, place } = *caller;
+        record.check().map_err(|error| (reason_of(&error), error.to_string()))?;
         if let Some(number) = record.datagrams {
             let end = path_end(&shared.origin.port, number, 0);
             return Ok((Answer::Datagrams { link, peer }, end));
@@ -230,6 +237,7 @@ fn reason_of(error: &VerbsError) -> RejectReason {
     match error {
         VerbsError::Call { .. }
         | VerbsError::Exhausted { .. }
+        | VerbsError::Gone { .. }
         | VerbsError::LockedMemory { .. } => RejectReason::Resources,
         VerbsError::Subnets { .. } => RejectReason::Subnet,
         VerbsError::Partitions { .. } | VerbsError::LimitedMembers { .. } => {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     manager::{ANSWER_BYTES_MAX, REFUSAL_BYTES_MAX, REQUEST_BYTES_MAX},
-    verbs::RemoteMemory,
+    verbs::{RemoteMemory, is_mtu},
 };
 
 const MAGIC: [u8; 4] = *b"KSTM";
@@ -49,6 +49,9 @@ pub struct Reply {
     pub incarnation: u64,
     pub port: u16,
     pub buffer_bytes: u16,
+    /// The longest packets that it takes, where those of the way that the request names are longer:
+    /// that is the caller's own on Ethernet. 0 elsewhere.
+    pub mtu_bytes: u16,
 }
 
 /// Who asks whom, as each side sees it by itself: what the proofs vouch for beside the words.
@@ -138,7 +141,7 @@ impl Reply {
         out.u16(self.port);
         out.u64(self.incarnation);
         out.u16(self.buffer_bytes);
-        out.u16(0);
+        out.u16(self.mtu_bytes);
         let parts = [&parties.bytes()[..], request_of(asked), &queue_pair.to_le_bytes(), &out.0];
         let proof = proof::of_parts(key, Speaker::Answers, &parts);
         out.bytes(&proof);
@@ -149,8 +152,16 @@ impl Reply {
     pub fn decode(data: &[u8]) -> Result<Reply, WireError> {
         let mut body = body(data, ANSWER_BYTES)?;
         let (port, incarnation, buffer_bytes) = (body.port()?, body.incarnation()?, body.u16());
-        body.zero("what is reserved")?;
-        Ok(Reply { incarnation, port, buffer_bytes })
+        let mtu_bytes = body.u16();
+        if mtu_bytes != 0 && !is_mtu(mtu_bytes.into()) {
+            return Err(WireError::Field { what: "an MTU", value: mtu_bytes.into() });
+        }
+        Ok(Reply { incarnation, port, buffer_bytes, mtu_bytes })
+    }
+
+    /// The longest packets that go there, if they are bounded.
+    pub fn mtu_bytes_max(&self) -> u32 {
+        if self.mtu_bytes == 0 { u32::MAX } else { self.mtu_bytes.into() }
     }
 
     /// Whether they prove the key, in answer to what was `asked`, by that queue pair of theirs.
@@ -206,7 +217,7 @@ mod tests {
     }
 
     fn reply() -> Reply {
-        Reply { incarnation: 6, port: 7000, buffer_bytes: 8192 }
+        Reply { incarnation: 6, port: 7000, buffer_bytes: 8192, mtu_bytes: 1024 }
     }
 
     #[test]
@@ -266,6 +277,10 @@ mod tests {
             bad[at].fill(0);
             assert_eq!(Ask::decode(&bad), Err(WireError::Field { what: field, value: 0 }));
         }
+        let mut answer = Reply { mtu_bytes: 0, ..reply() }.encode(KEY, &parties(), &good, 7);
+        assert_eq!(Reply::decode(&answer).unwrap().mtu_bytes_max(), u32::MAX);
+        answer[18] = 1;
+        assert_eq!(Reply::decode(&answer), Err(WireError::Field { what: "an MTU", value: 1 }));
         assert!(decode_refusal(&[0; 148]).is_err() && Reply::decode(&[0; 196]).is_err());
         let mut unknown = encode_refusal(RejectReason::Key);
         unknown[6] = 99;

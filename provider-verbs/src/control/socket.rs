@@ -5,7 +5,7 @@
 use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     time::Duration,
 };
 
@@ -60,7 +60,16 @@ fn address_with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
 
 /// Whether a connection waits to be taken.
 pub fn is_readable(listener: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(listener, PollFlags::IN)];
+    is_ready(listener, PollFlags::IN)
+}
+
+/// Whether connecting is over, for better or for worse.
+pub fn is_writable(socket: &TcpStream) -> bool {
+    is_ready(socket, PollFlags::OUT)
+}
+
+fn is_ready(socket: &impl AsFd, flags: PollFlags) -> bool {
+    let mut fds = [PollFd::new(socket, flags)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 

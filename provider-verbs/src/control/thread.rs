@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     io,
-    net::TcpStream,
+    net::{IpAddr, TcpStream},
     os::fd::{AsFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -21,7 +21,7 @@ use rustix::{
 
 use super::{
     Command, Orders, StationRecord,
-    accept::Incoming,
+    accept::{Heard, Incoming},
     connect::Outgoing,
     line::Line,
     managed::PROBE,
@@ -38,7 +38,8 @@ const PANIC_PAUSE: Duration = Duration::from_millis(100);
 pub(super) const RESUME: u64 = 0;
 
 /// What a descriptor that epoll reports stands for. Numbers are never used again, so an event
-/// that was fetched before its object went finds nobody.
+/// that was fetched before its object went finds nobody; but a connect keeps its number from attempt to
+/// attempt, and has what is there for the present one looked at.
 #[derive(Clone, Copy)]
 pub(super) enum Token {
     Wake,
@@ -46,6 +47,7 @@ pub(super) enum Token {
     Handshake(u64),
     Link(u64),
     Manager,
+    Device,
 }
 
 impl Token {
@@ -56,6 +58,7 @@ impl Token {
             Token::Handshake(id) => (2, id),
             Token::Link(id) => (3, id),
             Token::Manager => (4, 0),
+            Token::Device => (5, 0),
         };
         EventData::new_u64(kind << 56 | number)
     }
@@ -67,6 +70,7 @@ impl Token {
             2 => Token::Handshake(number),
             3 => Token::Link(number),
             4 => Token::Manager,
+            5 => Token::Device,
             _ => Token::Wake,
         }
     }
@@ -76,6 +80,8 @@ impl Token {
 pub(super) struct Link<V: Verbs> {
     pub station: u64,
     pub line: Line<V>,
+    /// The host, of a sender of datagrams that is heard.
+    pub heard: Option<IpAddr>,
 }
 
 /// Everything that the control thread owns.
@@ -86,8 +92,11 @@ pub(super) struct ControlThread<V: Verbs> {
     pub(super) outgoing: HashMap<u64, Outgoing<V>>,
     pub(super) incoming: HashMap<u64, Incoming<V>>,
     pub(super) links: HashMap<u64, Link<V>>,
+    pub(super) heard: Heard,
     /// Once a station uses it.
     pub(super) manager: Option<Arc<V::Manager>>,
+    /// Once there is a station on it.
+    pub(super) device: Option<Arc<V>>,
     /// One for each handshake.
     timers: BTreeSet<(Instant, u64)>,
     timer_of: HashMap<u64, Instant>,
@@ -112,7 +121,9 @@ impl<V: Verbs> ControlThread<V> {
             outgoing: HashMap::new(),
             incoming: HashMap::new(),
             links: HashMap::new(),
+            heard: Heard::default(),
             manager: None,
+            device: None,
             timers: BTreeSet::new(),
             timer_of: HashMap::new(),
             waiting: VecDeque::new(),
@@ -162,6 +173,7 @@ impl<V: Verbs> ControlThread<V> {
                 Token::Handshake(id) => self.handshake_ready(id),
                 Token::Link(id) => self.link_readable(id),
                 Token::Manager => self.manager_readable(),
+                Token::Device => self.device_readable(),
             }
         }
     }
@@ -176,6 +188,7 @@ impl<V: Verbs> ControlThread<V> {
             match command {
                 Command::Register(record) => {
                     let id = record.id;
+                    self.watch_device(&record.shared.device);
                     if let Some(bound) = &record.managed {
                         self.listen_managed(bound);
                     }
@@ -222,12 +235,21 @@ impl<V: Verbs> ControlThread<V> {
         }
         // A forked child may have a copy, which would keep the address.
         let _ = rustix::net::shutdown(&record.listener, rustix::net::Shutdown::Both);
-        let outgoing: Vec<u64> = ids_where(&self.outgoing, |o| o.station == station);
-        outgoing.into_iter().for_each(|id| drop(self.take_outgoing(id)));
-        let incoming: Vec<u64> = ids_where(&self.incoming, |i| i.station == station);
-        incoming.into_iter().for_each(|id| self.take_incoming(id));
-        let links: Vec<u64> = ids_where(&self.links, |link| link.station == station);
-        links.into_iter().for_each(|id| self.end_link(id, Some(0)));
+        self.outgoing_of(station).into_iter().for_each(|id| drop(self.take_outgoing(id)));
+        self.incoming_of(station).into_iter().for_each(|id| self.take_incoming(id));
+        self.links_of(station).into_iter().for_each(|id| self.end_link(id, Some(0)));
+    }
+
+    pub(super) fn outgoing_of(&self, station: u64) -> Vec<u64> {
+        ids_where(&self.outgoing, |outgoing| outgoing.station == station)
+    }
+
+    pub(super) fn incoming_of(&self, station: u64) -> Vec<u64> {
+        ids_where(&self.incoming, |incoming| incoming.station == station)
+    }
+
+    pub(super) fn links_of(&self, station: u64) -> Vec<u64> {
+        ids_where(&self.links, |link| link.station == station)
     }
 
     fn handshake_ready(&mut self, id: u64) {
@@ -268,6 +290,14 @@ impl<V: Verbs> ControlThread<V> {
         }
     }
 
+    /// Takes what has come for a handshake whose time is over: where this thread was held up, its peer was
+    /// not late. Whether there is still one that waits, and for nothing new.
+    pub(super) fn is_late(&mut self, id: u64) -> bool {
+        self.manager_readable();
+        self.handshake_ready(id);
+        !self.has_timer(id)
+    }
+
     pub(super) fn has_timer(&self, id: u64) -> bool {
         self.timer_of.contains_key(&id)
     }
@@ -284,7 +314,16 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     /// Keeps the line of a handshake that succeeded, under the handshake's number.
-    pub(super) fn keep_link(&mut self, id: u64, station: u64, line: Line<V>) {
+    pub(super) fn keep_link(
+        &mut self,
+        id: u64,
+        station: u64,
+        line: Line<V>,
+        heard: Option<IpAddr>,
+    ) {
+        if let Some(host) = heard {
+            self.heard.add(station, host);
+        }
         match &line {
             Line::Tcp(socket, _) => {
                 let data = Token::Link(id).data();
@@ -294,7 +333,7 @@ impl<V: Verbs> ControlThread<V> {
             }
             Line::Managed(_) => self.probe_later(),
         }
-        self.links.insert(id, Link { station, line });
+        self.links.insert(id, Link { station, line, heard });
     }
 
     /// Hands over a connection that others began.
@@ -341,6 +380,9 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         self.set_timer(id, None);
+        if let Some(host) = link.heard {
+            self.heard.remove(link.station, host);
+        }
         match (link.line, say) {
             (Line::Tcp(socket, _), say) => {
                 if let Some(received) = say {

@@ -3,7 +3,8 @@
 use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, ONLY_KEY},
-    transport::{PeerIndex, TransportEvent},
+    error::Errno,
+    transport::{PeerIndex, TransportEvent, Unreachable},
 };
 
 use super::{HEAD_BYTES, UdTransport};
@@ -139,8 +140,17 @@ impl<V: Verbs> UdTransport<V> {
         let Some(offer) = self.offers.remove(&ticket) else {
             return;
         };
-        self.drop_heard(peer);
         let pass = self.pass_of(offer.incarnation, self.incarnation, offer.key);
+        if self.passes.get(&pass).is_some_and(|other| *other != peer) {
+            // It would take the other's datagrams for its own, and leave it unheard when it goes.
+            self.control.command(Command::HangUp { link: ticket, received: 0 });
+            let address = offer.address;
+            let reason =
+                format!("{address} broke the protocol: it names itself as another peer does");
+            let reason = Unreachable { errno: Errno::CONNABORTED, reason };
+            return self.tell(TransportEvent::Broken { peer, reason });
+        }
+        self.drop_heard(peer);
         self.links.insert(ticket, peer);
         self.passes.insert(pass, peer);
         self.peer(peer).heard = Some(Heard { link: ticket, pass });

@@ -45,14 +45,16 @@ pub fn open(
     };
     let (mut found, mut failed) = (Vec::new(), None);
     for index in 0..list.count {
+        let name = list.name(index);
+        if wanted.is_some_and(|wanted| wanted != name) {
+            found.push(name);
+            continue;
+        }
         let open = OpenDevice::open(&list, index).and_then(|open| {
             let device = open.read()?;
             Ok((open, device))
         });
         match open {
-            Ok((_, device)) if wanted.is_some_and(|wanted| wanted != device.name) => {
-                found.push(device.name);
-            }
             Ok((_, device)) if wanted.is_none() && device.active_port().is_none() => {
                 found.push(format!("{} (no port is active)", device.name));
             }
@@ -89,6 +91,13 @@ impl DeviceList {
         // SAFETY: the array has `count` entries and lives as long as the list.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) }
     }
+
+    fn name(&self, index: usize) -> String {
+        let handle = self.handles()[index];
+        // SAFETY: the list that holds the device is alive, and the array is zero-terminated by libibverbs.
+        let name = unsafe { CStr::from_ptr((&raw const (*handle).name).cast()) };
+        name.to_string_lossy().into_owned()
+    }
 }
 
 impl Drop for DeviceList {
@@ -107,14 +116,10 @@ pub struct OpenDevice {
 
 impl OpenDevice {
     fn open(list: &DeviceList, index: usize) -> Result<Self, DeviceError> {
-        let (library, handle) = (list.library, list.handles()[index]);
-        // SAFETY: the list that holds the device is alive, and both arrays are
-        // zero-terminated by libibverbs.
-        let (name, file) = unsafe {
-            let name = CStr::from_ptr((&raw const (*handle).name).cast());
-            let file = CStr::from_ptr((&raw const (*handle).dev_name).cast());
-            (name.to_string_lossy().into_owned(), file.to_string_lossy().into_owned())
-        };
+        let (library, handle, name) = (list.library, list.handles()[index], list.name(index));
+        // SAFETY: as in `DeviceList::name`.
+        let file = unsafe { CStr::from_ptr((&raw const (*handle).dev_name).cast()) };
+        let file = file.to_string_lossy();
         // SAFETY: the list that holds the device is alive.
         let context = unsafe { library.verbs.ibv_open_device(handle) };
         match NonNull::new(context) {
@@ -155,6 +160,16 @@ impl OpenDevice {
             unsafe { self.library.verbs.ibv_query_device(self.context.as_ptr(), &mut attributes) };
         self.check("ibv_query_device", status)?;
         Ok(attributes)
+    }
+
+    /// Events are looked for, and not waited for.
+    pub fn do_not_block(&self) -> Result<(), DeviceError> {
+        // SAFETY: the context is open, and so is its descriptor.
+        let failed = unsafe {
+            let fd = self.context.as_ref().async_fd;
+            libc::fcntl(fd, libc::F_SETFL, libc::fcntl(fd, libc::F_GETFL) | libc::O_NONBLOCK)
+        };
+        self.check("fcntl", failed)
     }
 
     fn port_attributes(&self, number: u8) -> Result<ibv_port_attr, DeviceError> {
@@ -238,8 +253,9 @@ impl OpenDevice {
 impl Drop for OpenDevice {
     fn drop(&mut self) {
         // SAFETY: the context is open, and nothing that was made on it is left.
-        if unsafe { self.library.verbs.ibv_close_device(self.context.as_ptr()) } != 0 {
-            tracing::warn!("ibv_close_device({}): {}", self.name, io::Error::last_os_error());
+        let status = unsafe { self.library.verbs.ibv_close_device(self.context.as_ptr()) };
+        if let Err(error) = self.check("ibv_close_device", status) {
+            tracing::warn!("{error}");
         }
     }
 }

@@ -5,14 +5,15 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use super::{
     Tally,
     group::Subnet,
+    joined::{Joined, leads},
     manager::Exchange,
     memory::{Registered, piece_at},
     objects::QueueState,
 };
 use crate::device::Port;
-use crate::partition;
 use crate::path::Route;
 use crate::receive_pool::SLAB_BYTES;
+use crate::trouble::Trouble;
 use crate::verbs::{
     Completion, Destination, EMPTY, EVERYBODY, GRH_BYTES, GroupAddress, LocalPort, Role, Segment,
     SendRequest, Status, Verb,
@@ -20,6 +21,9 @@ use crate::verbs::{
 
 /// A queue pair.
 pub(super) struct Pair {
+    pub device: usize,
+    /// Its device or its queue is gone: nothing that is posted completes.
+    pub gone: bool,
     /// Its device's.
     lid: u16,
     gids: Vec<[u8; 16]>,
@@ -34,28 +38,6 @@ pub(super) struct Pair {
     waiting: VecDeque<Waiting>,
     /// Carried out without a signal since the last signal: they still take room.
     unsignalled: usize,
-}
-
-/// How a queue pair is joined with its peer's.
-#[derive(Clone, Copy)]
-pub(super) struct Joined {
-    pub peer: u32,
-    pub port: LocalPort,
-    pub route: Route,
-}
-
-impl Joined {
-    /// A device drops packets of other partitions, and those that come from elsewhere than what the
-    /// queue pair is joined with.
-    fn fits(&self, back: &Joined) -> bool {
-        partition::is_same(self.port.partition_key, back.port.partition_key)
-            && leads(&self.route, back.port.lid, &[back.port.gid])
-            && leads(&back.route, self.port.lid, &[self.port.gid])
-    }
-}
-
-fn leads(route: &Route, lid: u16, gids: &[[u8; 16]]) -> bool {
-    route.lid == lid && route.global.is_none_or(|global| gids.contains(&global.gid))
 }
 
 struct Waiting {
@@ -97,6 +79,8 @@ pub(super) struct State {
     /// What is sent arrives, and who sent it is not told.
     pub unacknowledged: bool,
     pub(super) tally: Tally,
+    /// What devices have to say of themselves.
+    pub troubles: Vec<(usize, Trouble)>,
     /// The connection managers.
     pub exchange: Exchange,
 }
@@ -147,6 +131,7 @@ impl State {
 
     pub(super) fn add_pair(
         &mut self,
+        device: usize,
         port: &Port,
         queues: u64,
         sends_max: usize,
@@ -155,6 +140,8 @@ impl State {
         let number = self.number();
         let (lid, gids) = (port.lid, port.gids.iter().map(|gid| gid.address.octets()).collect());
         let pair = Pair {
+            device,
+            gone: false,
             lid,
             gids,
             queues,
@@ -194,7 +181,7 @@ impl State {
 
     /// Into the error state: what waits is flushed.
     pub(super) fn fail(&mut self, number: u32) {
-        if let Some(pair) = self.pairs.get_mut(&number) {
+        if let Some(pair) = self.pairs.get_mut(&number).filter(|pair| !pair.gone) {
             pair.failed = true;
             let (empty, waiting, joined) =
                 (std::mem::take(&mut pair.empty), std::mem::take(&mut pair.waiting), pair.joined);
@@ -236,6 +223,9 @@ impl State {
         let Some(pair) = self.pairs.get_mut(&number) else {
             return false;
         };
+        if pair.gone {
+            return true;
+        }
         if pair.waiting.len() + pair.unsignalled >= pair.sends_max {
             return false;
         }
@@ -262,7 +252,7 @@ impl State {
     fn carry(&mut self, number: u32) {
         while !self.held
             && !self.must_wait(number)
-            && let Some(pair) = self.pairs.get_mut(&number)
+            && let Some(pair) = self.pairs.get_mut(&number).filter(|pair| !pair.gone)
             && let Some(mut waiting) = pair.waiting.pop_front()
         {
             let Segment { address, length, .. } = waiting.request.segment;
@@ -358,7 +348,7 @@ impl State {
             return Status::RETRIES_EXCEEDED;
         };
         let hears = |back: Joined| back.peer == number && joined.fits(&back);
-        if peer.failed || !peer.joined.is_some_and(hears) {
+        if peer.failed || peer.gone || !peer.joined.is_some_and(hears) {
             return Status::RETRIES_EXCEEDED;
         }
         let (queues, role) = (peer.queues, peer.role);
@@ -405,7 +395,8 @@ impl State {
     }
 
     fn take_datagram(&mut self, to: Destination, bytes: &[u8]) {
-        let Some(pair) = self.pairs.get(&to.queue_pair).filter(|pair| !pair.failed) else {
+        let Some(pair) = self.pairs.get(&to.queue_pair).filter(|pair| !pair.failed && !pair.gone)
+        else {
             return;
         };
         if pair.role != (Role::Datagrams { key: to.key }) {

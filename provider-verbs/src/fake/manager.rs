@@ -13,7 +13,7 @@ use rustix::{
     fd::OwnedFd,
 };
 
-use super::{FakeDevice, FakeQueuePair, ManagedPath, fabric::Joined, objects::refusal};
+use super::{FakeDevice, FakeQueuePair, ManagedPath, joined::Joined, objects::refusal};
 use crate::{
     device::LinkLayer,
     manager::{
@@ -51,6 +51,7 @@ pub(super) struct Exchange {
 }
 
 struct Channel {
+    device: usize,
     /// To which end, and what.
     events: VecDeque<(u64, Said)>,
     readable: Arc<OwnedFd>,
@@ -68,6 +69,8 @@ struct End {
     /// What it uses here, and there.
     queue_pair: u32,
     peers_queue_pair: u32,
+    /// The MTU of the path, as who asks names it: that of its own port.
+    path_mtu: u32,
     dscp: u8,
     stands: bool,
 }
@@ -79,6 +82,17 @@ impl Exchange {
     /// Connections that were made, and ids that exist.
     pub fn count(&self) -> (u64, usize) {
         (self.made, self.ends.len())
+    }
+
+    /// A device is gone: ids of connections on it hear of that.
+    pub fn remove_device(&mut self, device: usize) {
+        let is_on =
+            |end: &End| self.channels.get(&end.channel).is_some_and(|it| it.device == device);
+        let hit = self.ends.iter().filter(|(_, end)| !end.listens && is_on(end));
+        let hit: Vec<u64> = hit.map(|(id, _)| *id).collect();
+        for id in hit {
+            self.say(id, Said::Failed("its device is gone".into()));
+        }
     }
 
     fn number(&mut self) -> u64 {
@@ -114,6 +128,7 @@ impl Exchange {
             peer,
             queue_pair,
             peers_queue_pair,
+            path_mtu: 0,
             dscp,
             stands,
         };
@@ -121,9 +136,9 @@ impl Exchange {
         id
     }
 
-    fn ask(&mut self, caller: u64, queue_pair: u32, data: &[u8]) {
+    fn ask(&mut self, caller: u64, queue_pair: u32, path_mtu: u32, data: &[u8]) {
         let end = self.end(caller);
-        end.queue_pair = queue_pair;
+        (end.queue_pair, end.path_mtu) = (queue_pair, path_mtu);
         let (from, to, dscp) = (end.at, end.to, end.dscp);
         if self.faults.loses_requests {
             return;
@@ -136,6 +151,7 @@ impl Exchange {
         let passive = self.add(channel, name, at, Some(from));
         let end = self.end(passive);
         (end.peer, end.peers_queue_pair, end.dscp) = (Some(caller), queue_pair, dscp);
+        end.path_mtu = path_mtu;
         self.end(caller).peer = Some(passive);
         let mut data = data.to_vec();
         data.resize(REQUEST_BYTES_MAX, 0);
@@ -196,7 +212,8 @@ impl FakeManager {
             .map_err(|errno| refusal(device, "eventfd", errno.raw_os_error()))?;
         let readable = Arc::new(readable);
         let number = state.exchange.number();
-        let channel = Channel { events: VecDeque::new(), readable: readable.clone() };
+        let channel =
+            Channel { device: device.ordinal, events: VecDeque::new(), readable: readable.clone() };
         state.exchange.channels.insert(number, channel);
         drop(state);
         Ok(FakeManager { device: device.clone(), number, readable })
@@ -229,13 +246,13 @@ impl Manager<FakeDevice> for FakeManager {
         name: u64,
         own: SocketAddr,
         to: SocketAddr,
-        dscp: u8,
+        dscp: Option<u8>,
         _within: Duration,
     ) -> Result<FakeId, VerbsError> {
         self.with(|exchange| {
             let from = SocketAddr::new(own.ip(), 0);
             let id = exchange.add(self.number, name, from, Some(to));
-            exchange.end(id).dscp = dscp;
+            exchange.end(id).dscp = dscp.unwrap_or(self.device.options.default_dscp);
             exchange.say(id, Said::AddressResolved);
             Ok(FakeId { manager: self.clone(), id })
         })
@@ -321,15 +338,22 @@ impl ManagedId<FakeDevice> for FakeId {
 
     fn ask(&self, queue_pair: u32, data: &[u8]) -> Result<(), VerbsError> {
         assert!(data.len() <= REQUEST_BYTES_MAX);
-        self.with(|exchange| exchange.ask(self.id, queue_pair, data));
+        let path_mtu = self.manager.device.port.mtu_bytes;
+        self.with(|exchange| exchange.ask(self.id, queue_pair, path_mtu, data));
         Ok(())
     }
 
-    fn join(&self, pair: &FakeQueuePair, dscp: u8) -> Result<Agreement, VerbsError> {
-        let (own, to, peer) = self.with(|exchange| {
+    fn join(
+        &self,
+        pair: &FakeQueuePair,
+        dscp: Option<u8>,
+        mtu_bytes_max: u32,
+    ) -> Result<Agreement, VerbsError> {
+        let (own, to, peer, path_mtu, agreed) = self.with(|exchange| {
             let end = exchange.end(self.id);
-            (end.at.ip(), end.to, end.peers_queue_pair)
+            (end.at.ip(), end.to, end.peers_queue_pair, end.path_mtu, end.dscp)
         });
+        let dscp = dscp.unwrap_or(agreed);
         let device = &self.manager.device;
         let own_path =
             ManagedPath { partition_key: device.port.partition_key, service_level: dscp >> 3 };
@@ -341,11 +365,12 @@ impl ManagedId<FakeDevice> for FakeId {
         if let (LinkLayer::Ethernet, Some(to)) = (port.link_layer, to) {
             gid = group_gid(to.ip());
         }
-        let route = Route { lid, service_level, ..path::by_gid(&port, gid, dscp) };
+        let route = Route { lid, service_level, ..path::by_gid(&port, gid, Some(dscp)) };
         device.fabric.lock().note_path(port, route);
-        pair.join(Joined { peer, port, route }, dscp);
-        let mtu_bytes = port.mtu_bytes;
-        Ok(Agreement { route, partition_key, partition_key_index, mtu_bytes })
+        let mtu_bytes = port.mtu_bytes.min(mtu_bytes_max).min(path_mtu);
+        pair.join(Joined { peer, port, route, mtu_bytes }, dscp);
+        let is_narrowed = mtu_bytes < path_mtu;
+        Ok(Agreement { route, partition_key, partition_key_index, mtu_bytes, is_narrowed })
     }
 
     fn establish(&self) -> Result<(), VerbsError> {

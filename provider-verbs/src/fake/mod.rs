@@ -5,14 +5,21 @@
 //! buffers). What a device does at unpredictable moments happens when a test says so.
 
 mod fabric;
+mod gone;
 mod group;
+mod joined;
 mod manager;
 mod memory;
 mod objects;
 
 use std::{
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use crate::{
@@ -20,6 +27,7 @@ use crate::{
     gid,
     path::Route,
     receive_pool::IMMEDIATES,
+    trouble::Trouble,
     verbs::{
         Depths, GroupRequest, LocalPort, Origin, PathEnd, RemoteAccess, Role, Status, Verbs,
         VerbsError, group_gid,
@@ -51,6 +59,8 @@ pub struct FakeOptions {
     pub gid_index: Option<u8>,
     /// None: what the device says itself.
     pub managed_path: Option<ManagedPath>,
+    /// The code point of what its connection manager connects, where none is asked for.
+    pub default_dscp: u8,
     /// The longest inline request: 0 for none.
     pub inline_bytes_max: usize,
     /// Completions that a poll fetches at most.
@@ -81,6 +91,7 @@ impl Default for FakeOptions {
             addresses: vec![[127, 0, 0, 1].into()],
             gid_index: None,
             managed_path: None,
+            default_dscp: 0,
             inline_bytes_max: 220,
             poll_burst: usize::MAX,
             immediates: IMMEDIATES,
@@ -159,7 +170,9 @@ impl FakeFabric {
             grh_required: options.grh_required,
             reads_max: 16,
         };
-        FakeDevice { name: format!("fake{ordinal}"), fabric: self.clone(), options, port, table }
+        let (name, fabric) = (format!("fake{ordinal}"), self.clone());
+        let (seeking, troubles) = (Seeking::default(), gone::channel());
+        FakeDevice { name, ordinal, fabric, options, port, table, seeking, troubles }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -272,10 +285,47 @@ fn port_of(options: &FakeOptions, ordinal: usize) -> Port {
 /// A device of the fake.
 pub struct FakeDevice {
     name: String,
+    ordinal: usize,
     fabric: FakeFabric,
     options: FakeOptions,
     port: LocalPort,
     table: Port,
+    seeking: Seeking,
+    /// Readable when it has something to say of itself.
+    troubles: OwnedFd,
+}
+
+impl FakeDevice {
+    /// From now on who looks for a path is held up, until nobody is any more.
+    pub fn hold_paths(&self, held: bool) {
+        self.seeking.held.store(held, Ordering::Relaxed);
+    }
+
+    /// Whether somebody is held up.
+    pub fn seeks_path(&self) -> bool {
+        self.seeking.waits.load(Ordering::Relaxed)
+    }
+}
+
+/// Looking for a path takes as long as a test says: the kernel looks for hardware addresses.
+#[derive(Default)]
+struct Seeking {
+    held: AtomicBool,
+    waits: AtomicBool,
+}
+
+impl Seeking {
+    fn wait(&self) {
+        // A test that failed holds up nobody for long.
+        for _ in 0..10_000 {
+            let held = self.held.load(Ordering::Relaxed);
+            self.waits.store(held, Ordering::Relaxed);
+            if !held {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 impl Verbs for FakeDevice {
@@ -355,12 +405,20 @@ impl Verbs for FakeDevice {
         from: &Origin,
         peer: &PathEnd,
     ) -> Result<FakeAddressHandle, VerbsError> {
-        self.fabric.lock().code_points.insert(from.dscp);
+        self.fabric.lock().code_points.insert(from.dscp.unwrap_or(0));
         FakeAddressHandle::new(self, from, peer)
     }
 
+    fn trouble_channel(&self) -> RawFd {
+        self.troubles.as_raw_fd()
+    }
+
+    fn next_trouble(&self) -> Option<Trouble> {
+        self.take_trouble()
+    }
+
     fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<FakeGroup, VerbsError> {
-        self.fabric.lock().code_points.insert(request.dscp);
+        self.fabric.lock().code_points.insert(request.dscp.unwrap_or(0));
         FakeGroup::join(self, &request)
     }
 }

@@ -13,7 +13,7 @@ use rustix::{
     fd::OwnedFd,
 };
 
-use super::{FakeDevice, fabric::Joined, memory::Registered};
+use super::{FakeDevice, joined::Joined, memory::Registered};
 use crate::{
     memory::Memory,
     path::{self, Route},
@@ -219,6 +219,10 @@ impl Queues for FakeQueues {
     fn channel(&self) -> RawFd {
         self.channel.as_raw_fd()
     }
+
+    fn has(&self, name: u64) -> bool {
+        self.number == name
+    }
 }
 
 impl Drop for FakeQueues {
@@ -230,6 +234,7 @@ impl Drop for FakeQueues {
 /// The path to a peer, which leads to the queue pair that it names.
 fn find_path(device: &FakeDevice, from: &Origin, peer: &PathEnd) -> Result<Route, VerbsError> {
     let route = path::to_peer(&device.name, from, peer)?;
+    device.seeking.wait();
     let mut state = device.fabric.lock();
     if device.options.reaches_nobody || !state.leads_to(&route, peer.queue_pair) {
         let source = io::Error::from_raw_os_error(libc::EHOSTUNREACH);
@@ -292,7 +297,8 @@ impl FakeQueuePair {
         role: Role,
     ) -> FakeQueuePair {
         let mut state = device.fabric.lock();
-        let number = state.add_pair(&device.table, queues.number, sends as usize, role);
+        let (on, port) = (device.ordinal, &device.table);
+        let number = state.add_pair(on, port, queues.number, sends as usize, role);
         drop(state);
         FakeQueuePair { device: device.clone(), _queues: queues.clone(), number }
     }
@@ -318,7 +324,8 @@ impl QueuePair for FakeQueuePair {
 
     fn connect(&self, _first_packet: u32, from: &Origin, peer: &PathEnd) -> Result<(), VerbsError> {
         let route = find_path(&self.device, from, peer)?;
-        self.join(Joined { peer: peer.queue_pair, port: from.port, route }, from.dscp);
+        let (port, mtu_bytes) = (from.port, from.port.mtu_bytes.min(peer.mtu_bytes));
+        self.join(Joined { peer: peer.queue_pair, port, route, mtu_bytes }, from.dscp.unwrap_or(0));
         Ok(())
     }
 

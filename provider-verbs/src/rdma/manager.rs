@@ -159,8 +159,8 @@ impl RdmaManager {
             RDMA_CM_EVENT_REJECTED if event.status == REFUSED => Happening::Refused { data },
             RDMA_CM_EVENT_ESTABLISHED => Happening::Established,
             RDMA_CM_EVENT_DISCONNECTED => Happening::Disconnected,
-            // The id has become usable for another connection, which is not made by it.
-            RDMA_CM_EVENT_TIMEWAIT_EXIT => return None,
+            // The id has become usable for another connection, which is not made by it; and a hint to move.
+            RDMA_CM_EVENT_TIMEWAIT_EXIT | RDMA_CM_EVENT_ADDR_CHANGE => return None,
             other => {
                 // SAFETY: it returns a constant for whatever number.
                 let text = unsafe { CStr::from_ptr(self.cm.rdma_event_str(other)) };
@@ -188,17 +188,19 @@ impl Manager<Rdma> for RdmaManager {
         name: u64,
         own: SocketAddr,
         to: SocketAddr,
-        dscp: u8,
+        dscp: Option<u8>,
         within: Duration,
     ) -> Result<RdmaId, VerbsError> {
         let id = self.create(name, RDMA_PS_TCP)?;
-        let mut class = dscp << 2;
-        // SAFETY: the id is alive; the option is one byte.
-        id.call("rdma_set_option", unsafe {
-            let (level, option) = (RDMA_OPTION_ID as i32, RDMA_OPTION_ID_TOS as i32);
-            let class = (&raw mut class).cast();
-            self.cm.rdma_set_option(id.id.as_ptr(), level, option, class, 1)
-        })?;
+        // Without it the kernel takes what its administrator has set for the port (default_roce_tos).
+        if let Some(mut class) = dscp.map(|dscp| dscp << 2) {
+            // SAFETY: the id is alive; the option is one byte.
+            id.call("rdma_set_option", unsafe {
+                let (level, option) = (RDMA_OPTION_ID as i32, RDMA_OPTION_ID_TOS as i32);
+                let class = (&raw mut class).cast();
+                self.cm.rdma_set_option(id.id.as_ptr(), level, option, class, 1)
+            })?;
+        }
         let (mut own, mut to) = (own, SocketAddress::from(to));
         own.set_port(0);
         let mut own = SocketAddress::from(own);
@@ -321,8 +323,13 @@ impl ManagedId<Rdma> for RdmaId {
         self.call("rdma_connect", failed)
     }
 
-    fn join(&self, pair: &super::RdmaQueuePair, dscp: u8) -> Result<Agreement, VerbsError> {
-        pair.join_managed(dscp, |attributes| {
+    fn join(
+        &self,
+        pair: &super::RdmaQueuePair,
+        dscp: Option<u8>,
+        mtu_bytes_max: u32,
+    ) -> Result<Agreement, VerbsError> {
+        pair.join_managed(dscp, mtu_bytes_max, |attributes| {
             let mut mask = 0;
             // SAFETY: the id is alive, and the attributes are writable.
             let failed = unsafe {

@@ -10,11 +10,13 @@ mod queue_pair;
 mod queues;
 mod registration;
 mod socket_address;
+mod trouble;
 
 use std::{
     ffi::{CStr, CString},
     io,
     net::IpAddr,
+    os::fd::RawFd,
     ptr::NonNull,
     sync::{
         Arc,
@@ -26,7 +28,6 @@ use std::{
 use kestrel_core::{error::HasErrno, memory::Piece, transport::Unreachable};
 use rdma_core_sys::{Library, verbs::*};
 
-use self::socket_address::address_at;
 pub use self::{
     group::RdmaGroup,
     manager::RdmaManager,
@@ -35,13 +36,15 @@ pub use self::{
     queues::RdmaQueues,
     registration::{RdmaRegion, RdmaRegistration},
 };
+use self::{queue_pair::CREATE_QUEUE_PAIR, socket_address::address_at};
 use crate::{
-    device::{DeviceError, LinkLayer, Port, query},
+    device::{DeviceError, LinkLayer, Port, PortState, query},
     gid,
     interfaces::{InterfaceAddress, Interfaces},
     partition::{self, Partition},
     provider::{RcProvider, VerbsOptions},
     receive_pool::IMMEDIATES,
+    trouble::Trouble,
     verbs::{
         Depths, GroupRequest, LocalPort, Origin, PathEnd, RemoteAccess, Role, Verbs, VerbsError,
     },
@@ -119,6 +122,7 @@ impl Rdma {
         tracing::info!(device = %device.name, port = port.number, "uses {gid}");
         let attributes = open.attributes().map_err(refuse)?;
         let partition = partition_of(&open, port.number, options.partition_key).map_err(refuse)?;
+        open.do_not_block().map_err(refuse)?;
         // SAFETY: the context is open.
         let domain = unsafe { open.library.verbs.ibv_alloc_pd(open.context.as_ptr()) };
         let Some(domain) = NonNull::new(domain) else {
@@ -196,16 +200,39 @@ impl Rdma {
 
     /// The error of a call that returns its number.
     fn refusal(&self, call: &'static str, number: i32) -> VerbsError {
-        let source = match number {
-            -1 => io::Error::last_os_error(),
-            number => io::Error::from_raw_os_error(number.abs()),
-        };
-        VerbsError::of_call(&self.open.name, call, source)
+        VerbsError::of_call(&self.open.name, call, error_of(number))
+    }
+}
+
+/// Why a call failed that returns its number.
+fn error_of(number: i32) -> io::Error {
+    match number {
+        -1 => io::Error::last_os_error(),
+        number => io::Error::from_raw_os_error(number.abs()),
     }
 }
 
 fn last_error(device: &str, call: &'static str) -> VerbsError {
     VerbsError::of_call(device, call, io::Error::last_os_error())
+}
+
+/// Makes a queue pair that takes so many bytes inline, or as many as can be had: devices grant different
+/// lengths, and refuse instead of saying which. Returns what it was made with.
+fn with_inline<T>(
+    wanted: u32,
+    make: impl Fn(u32) -> Result<T, VerbsError>,
+) -> Result<(T, u32), VerbsError> {
+    let mut inline = wanted;
+    loop {
+        match make(inline) {
+            Err(VerbsError::Call { call: CREATE_QUEUE_PAIR, source, .. })
+                if inline > 0 && source.raw_os_error() == Some(libc::EINVAL) =>
+            {
+                inline /= 2;
+            }
+            made => return made.map(|made| (made, inline)),
+        }
+    }
 }
 
 /// The partition that a port is used in.
@@ -270,8 +297,9 @@ pub fn has_manager() -> bool {
 impl Drop for Rdma {
     fn drop(&mut self) {
         // SAFETY: everything that was made on the domain keeps the device, so nothing is left.
-        if unsafe { self.verbs().ibv_dealloc_pd(self.domain.as_ptr()) } != 0 {
-            tracing::warn!("ibv_dealloc_pd: {}", io::Error::last_os_error());
+        let failed = unsafe { self.verbs().ibv_dealloc_pd(self.domain.as_ptr()) };
+        if failed != 0 {
+            tracing::warn!("ibv_dealloc_pd: {}", error_of(failed));
         }
     }
 }
@@ -294,11 +322,17 @@ impl Verbs for Rdma {
     }
 
     fn port_at(&self, own: IpAddr) -> LocalPort {
-        if self.gid_is_named {
+        let Some(now) = self.read_port() else {
             return self.port;
+        };
+        if now.state != PortState::Active {
+            let (device, port) = (&self.open.name, now.number);
+            tracing::info!(%device, port, "the port is not active: {:?}", now.state);
         }
-        let now = self.read_port();
-        let at = now.map_or(self.port, |now| gid::port_at(&self.port, &now, own));
+        if self.gid_is_named {
+            return gid::refreshed(&self.port, &now);
+        }
+        let at = gid::port_at(&self.port, &now, own);
         if at.gid_index != self.port.gid_index {
             tracing::info!(device = %self.open.name, %own, "goes by GID {}", at.gid_index);
         }
@@ -341,19 +375,14 @@ impl Verbs for Rdma {
         sends: u32,
         role: Role,
     ) -> Result<RdmaQueuePair, VerbsError> {
-        let mut inline = self.inline_bytes.load(Ordering::Relaxed);
-        loop {
-            match RdmaQueuePair::new(self, queues, sends, role, role.inline_bytes(inline)) {
-                // Devices grant different lengths, and refuse instead of saying which.
-                Err(VerbsError::Call { source, .. })
-                    if inline > 0 && source.raw_os_error() == Some(libc::EINVAL) =>
-                {
-                    inline /= 2;
-                    self.inline_bytes.store(inline, Ordering::Relaxed);
-                }
-                made => return made,
-            }
+        let wanted = role.inline_bytes(self.inline_bytes.load(Ordering::Relaxed));
+        let make = |inline| RdmaQueuePair::new(self, queues, sends, role, inline);
+        let (made, granted) = with_inline(wanted, make)?;
+        if granted < wanted {
+            self.inline_bytes.fetch_min(granted, Ordering::Relaxed);
+            tracing::info!(device = %self.open.name, "sends up to {granted} bytes inline");
         }
+        Ok(made)
     }
 
     fn open_manager(self: &Arc<Self>) -> Result<RdmaManager, VerbsError> {
@@ -368,7 +397,62 @@ impl Verbs for Rdma {
         RdmaAddressHandle::new(self, from, peer)
     }
 
+    fn trouble_channel(&self) -> RawFd {
+        self.event_channel()
+    }
+
+    fn next_trouble(&self) -> Option<Trouble> {
+        self.next_event()
+    }
+
     fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<RdmaGroup, VerbsError> {
         RdmaGroup::join(self, &request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(call: &'static str, number: i32) -> VerbsError {
+        VerbsError::of_call("mlx5_0", call, io::Error::from_raw_os_error(number))
+    }
+
+    #[test]
+    fn a_length_that_is_refused_is_halved_until_it_is_granted() {
+        let up_to = |most: u32| {
+            move |inline| {
+                if inline <= most {
+                    Ok(inline)
+                } else {
+                    Err(refused(CREATE_QUEUE_PAIR, libc::EINVAL))
+                }
+            }
+        };
+        let granted = |wanted, most| with_inline(wanted, up_to(most)).unwrap();
+        assert_eq!(granted(220, 256), (220, 220));
+        assert_eq!(granted(220, 60), (55, 55));
+        assert_eq!(granted(220, 0), (0, 0));
+    }
+
+    #[test]
+    fn what_is_not_for_the_length_is_an_error_at_once() {
+        let others = [
+            (CREATE_QUEUE_PAIR, libc::ENODEV),
+            ("ibv_modify_qp (INIT)", libc::EINVAL),
+            ("ibv_modify_qp (RTR)", libc::EINVAL),
+        ];
+        for (call, number) in others {
+            let tries = std::cell::Cell::new(0);
+            let made = with_inline(220, |_| {
+                tries.set(tries.get() + 1);
+                Err::<(), _>(refused(call, number))
+            });
+            assert!(made.is_err() && tries.get() == 1, "{call}: {} tries", tries.get());
+        }
+        // Whatever the length.
+        assert!(
+            with_inline(220, |_| Err::<(), _>(refused(CREATE_QUEUE_PAIR, libc::EINVAL))).is_err()
+        );
     }
 }

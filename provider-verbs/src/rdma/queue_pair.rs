@@ -12,7 +12,7 @@ use kestrel_core::window::Change;
 use rdma_core_sys::{inline, verbs::*};
 
 use super::{
-    Rdma, RdmaQueues,
+    Rdma, RdmaQueues, error_of,
     path::{of_c, to_c},
     queues::Handle,
     registration::access_flags,
@@ -35,6 +35,8 @@ pub(super) const RETRIES: u8 = 6;
 pub(super) const NOT_READY_RETRIES: u8 = 7;
 /// How long a receiver asks to wait then: 0.64 ms.
 const NOT_READY_TIMER: u8 = 12;
+/// The call that refuses a length of inline requests.
+pub(super) const CREATE_QUEUE_PAIR: &str = "ibv_create_qp";
 /// Sends of one chain at most.
 const CHAIN_MAX: usize = 16;
 
@@ -90,7 +92,7 @@ impl RdmaQueuePair {
             let pair = verbs.ibv_create_qp(device.domain.as_ptr(), &mut attributes);
             Handle::new(pair, verbs.ibv_destroy_qp, "ibv_destroy_qp")
         };
-        let pair = pair.ok_or_else(|| device.error("ibv_create_qp"))?;
+        let pair = pair.ok_or_else(|| device.error(CREATE_QUEUE_PAIR))?;
         // SAFETY: the pair was made just now.
         let number = unsafe { (*pair.as_ptr()).qp_num };
         let inline_bytes_max = attributes.cap.max_inline_data as usize;
@@ -134,10 +136,11 @@ impl RdmaQueuePair {
 
     /// From INIT to RTR to RTS, as the connection manager has agreed with the peer's: `fill` takes
     /// a state and gives what belongs to it. What bounds our own waiting stays ours, and so does
-    /// the traffic class where no subnet manager has a say in it.
+    /// the traffic class, if we have one, where no subnet manager has a say in it.
     pub(super) fn join_managed(
         &self,
-        dscp: u8,
+        dscp: Option<u8>,
+        mtu_bytes_max: u32,
         fill: impl Fn(&mut ibv_qp_attr) -> Result<u32, VerbsError>,
     ) -> Result<Agreement, VerbsError> {
         let port = &self.device.port;
@@ -149,10 +152,14 @@ impl RdmaQueuePair {
         }
         let mut ready = self.state(IBV_QPS_RTR);
         let mask = fill(&mut ready)?;
-        ready.path_mtu = ready.path_mtu.min(mtu_of(port.mtu_bytes));
+        let narrowest = mtu_of(port.mtu_bytes.min(mtu_bytes_max));
+        let is_narrowed = narrowest < ready.path_mtu;
+        ready.path_mtu = ready.path_mtu.min(narrowest);
         ready.max_dest_rd_atomic = self.role.reads_max(port);
         ready.min_rnr_timer = NOT_READY_TIMER;
-        if port.link_layer != LinkLayer::InfiniBand {
+        if let Some(dscp) = dscp
+            && port.link_layer != LinkLayer::InfiniBand
+        {
             ready.ah_attr.grh.traffic_class = dscp << 2;
         }
         self.modify(&mut ready, mask)
@@ -167,7 +174,7 @@ impl RdmaQueuePair {
         let partition_key = partition_key.unwrap_or(port.partition_key);
         let route = of_c(&ready.ah_attr);
         let mtu_bytes = mtu_bytes_of(ready.path_mtu);
-        Ok(Agreement { route, partition_key, partition_key_index, mtu_bytes })
+        Ok(Agreement { route, partition_key, partition_key_index, mtu_bytes, is_narrowed })
     }
 
     /// How long and how often it is tried to reach the peer.
@@ -191,8 +198,7 @@ impl RdmaQueuePair {
         };
         match failed {
             0 => Ok(()),
-            -1 => Err(io::Error::last_os_error()),
-            number => Err(io::Error::from_raw_os_error(number.abs())),
+            number => Err(error_of(number)),
         }
     }
 

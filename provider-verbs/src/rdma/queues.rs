@@ -1,7 +1,7 @@
 //! Completion queues, their channel, and the shared receive queue.
 
 use std::{
-    io, mem,
+    mem,
     os::fd::RawFd,
     ptr,
     ptr::NonNull,
@@ -10,7 +10,7 @@ use std::{
 
 use rdma_core_sys::{inline, verbs::*};
 
-use super::Rdma;
+use super::{Rdma, error_of, trouble::name_of};
 use crate::verbs::{
     Completion, Completions, Depths, POLL_BURST, Queues, ReceiveRequest, Status, VerbsError,
 };
@@ -59,8 +59,9 @@ impl<T> Handle<T> {
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
         // SAFETY: as `new` was promised; what was made on the object goes before it.
-        if unsafe { (self.destroy)(self.object.as_ptr()) } != 0 {
-            tracing::warn!("{}: {}", self.call, io::Error::last_os_error());
+        let failed = unsafe { (self.destroy)(self.object.as_ptr()) };
+        if failed != 0 {
+            tracing::warn!("{}: {}", self.call, error_of(failed));
         }
     }
 }
@@ -212,5 +213,10 @@ impl Queues for RdmaQueues {
     fn channel(&self) -> RawFd {
         // SAFETY: the channel is alive.
         unsafe { (*self.channel.as_ptr()).fd }
+    }
+
+    fn has(&self, name: u64) -> bool {
+        let queues = [name_of(self.receives.as_ptr()), name_of(self.sends.as_ptr())];
+        queues.contains(&name) || name_of(self.shared.as_ptr()) == name
     }
 }

@@ -5,7 +5,7 @@ use std::{io, ptr::NonNull, sync::Arc};
 use kestrel_core::memory::Piece;
 use rdma_core_sys::verbs::*;
 
-use super::Rdma;
+use super::{Rdma, error_of};
 use crate::{
     error::locked_memory_max,
     memory::Memory,
@@ -79,8 +79,9 @@ impl Registration for RdmaRegistration {
 impl Drop for RdmaRegistration {
     fn drop(&mut self) {
         // SAFETY: deregistered once.
-        if unsafe { self.device.verbs().ibv_dereg_mr(self.region.as_ptr()) } != 0 {
-            tracing::warn!("ibv_dereg_mr: {}", io::Error::last_os_error());
+        let failed = unsafe { self.device.verbs().ibv_dereg_mr(self.region.as_ptr()) };
+        if failed != 0 {
+            tracing::warn!("ibv_dereg_mr: {}", error_of(failed));
         }
     }
 }

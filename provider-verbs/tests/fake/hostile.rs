@@ -3,8 +3,8 @@
 use std::{net::IpAddr, sync::Arc};
 
 use crate::common::{
-    FakeTransport, KEY, Scene, adopt, event, provider,
-    raw::{Raw, path_end},
+    FakeTransport, KEY, Scene, adopt, connect, event, provider, push,
+    raw::{Raw, path_end, signed},
     stream, take, take_soon,
 };
 use kestrel_core::{
@@ -23,7 +23,7 @@ use kestrel_verbs::{
     memory::Memory,
     testing::{
         proof,
-        wire::{self, Message},
+        wire::{self, Message, RejectReason},
     },
     verbs::{
         AddressHandle, Depths, Destination, EVERYBODY, Group, GroupRequest, Origin, PathEnd,
@@ -49,7 +49,7 @@ impl Intruder {
     }
 
     fn origin(&self) -> Origin {
-        Origin { port: self.device.port_at(HOME), dscp: 0, agreed: None }
+        Origin { port: self.device.port_at(HOME), dscp: None, agreed: None }
     }
 
     fn end(&self) -> PathEnd {
@@ -60,6 +60,7 @@ impl Intruder {
             partition_key: port.partition_key,
             link_layer: port.link_layer,
             gid: port.gid,
+            mtu_bytes: port.mtu_bytes,
             ..path_end()
         }
     }
@@ -171,7 +172,7 @@ fn a_pass_is_no_incarnation() {
     intruder.send_words(&[head, NAME, 1], to);
 
     let ip = group().ip();
-    let request = GroupRequest { group: ip, own: HOME, hears: false, dscp: 0, managed: true };
+    let request = GroupRequest { group: ip, own: HOME, hears: false, dscp: None, managed: true };
     let joined = intruder.device.join_group(request).unwrap();
     let to = Destination { handle: joined.name(), queue_pair: EVERYBODY, key };
     let from = wire::address_bytes(raw.own);
@@ -188,4 +189,74 @@ fn a_pass_is_no_incarnation() {
     }
     assert_eq!(take_soon(&mut hearer), (0, 2, 8));
     assert_eq!(take(&mut hearer), None);
+}
+
+/// Everybody who asks is told what an endpoint calls itself. Who then calls itself the same takes nobody's
+/// place, neither while it is there nor when it goes.
+#[test]
+fn who_takes_anothers_name_is_not_heard_for_it() {
+    let fabric = FakeFabric::default();
+    let options = FakeOptions::default();
+    let (mut hearer, mut speaker) =
+        (open_for_datagrams(&fabric, &options), open_for_datagrams(&fabric, &options));
+    connect(&mut speaker, &mut hearer, 0);
+    let introduce = |to: Address, incarnation: Option<u64>| {
+        let mut raw = Raw::connect(to);
+        let hello = wire::Hello { service: Service::Datagrams, ..raw.hello(to) };
+        let incarnation = incarnation.unwrap_or(hello.incarnation);
+        let accept = raw.introduce(wire::Hello { incarnation, ..hello });
+        raw.say(&Message::Confirm.encode());
+        (raw, accept.incarnation)
+    };
+    let (_asker, name) = introduce(speaker.address(), None);
+    let (liar, _) = introduce(hearer.address(), Some(name));
+    adopt(&mut hearer, 3);
+    assert!(push(&mut speaker, 0, 1, 8));
+    assert_eq!(take_soon(&mut hearer), (0, 1, 8), "it is the first one's");
+    match event(&mut hearer) {
+        TransportEvent::Broken { peer: 3, reason } => {
+            assert!(reason.reason.contains("as another peer does"), "{}", reason.reason);
+        }
+        other => panic!("{other:?}"),
+    }
+    hearer.disconnect(3);
+    drop(liar);
+    assert!(push(&mut speaker, 0, 2, 8));
+    assert_eq!(take_soon(&mut hearer), (0, 2, 8));
+}
+
+/// Who has the key can be as many as it has ports: an endpoint hears so many of a host, and others still.
+#[test]
+fn a_host_has_so_many_senders_of_datagrams() {
+    const HEARD_MAX: u16 = 1024;
+    let fabric = FakeFabric::default();
+    let options = FakeOptions::default();
+    let mut hearer = open_for_datagrams(&fabric, &options);
+    let to = hearer.address();
+    let ask = |number: u16| {
+        let mut raw = Raw::connect(to);
+        raw.own.set_port(number);
+        let nonce = raw.greeting();
+        let incarnation = number.into();
+        let hello = raw.hello(to);
+        let hello = wire::Hello { service: Service::Datagrams, incarnation, ..hello };
+        raw.say(&signed(hello, KEY, &nonce));
+        let answer = raw.read().expect("an answer").0;
+        (raw, answer)
+    };
+    let mut heard: Vec<Raw> = (1..=HEARD_MAX)
+        .map(|number| {
+            let (mut raw, answer) = ask(number);
+            assert!(matches!(answer, Message::Accept(_)), "{number}: {answer:?}");
+            raw.say(&Message::Confirm.encode());
+            adopt(&mut hearer, number.into());
+            raw
+        })
+        .collect();
+    assert_eq!(ask(HEARD_MAX + 1).1, Message::Reject(RejectReason::Resources));
+    // Who goes makes room.
+    drop(heard.pop());
+    let ended = event(&mut hearer);
+    assert!(matches!(ended, TransportEvent::Died { .. }), "{ended:?}");
+    assert!(matches!(ask(HEARD_MAX + 1).1, Message::Accept(_)));
 }

@@ -1,14 +1,10 @@
 //! Connections through the fake's connection manager: made, refused, lost on the way, and ended.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use crate::common::{
     FakeTransport, KEY, PATIENCE, Scene, adopt, connect, event, managed_provider, open, provider,
-    push, stream, take_soon,
+    push, raw_managed::Raw, stream, take_soon, wait_for_listener,
 };
 use kestrel_core::{
     auth_key::Keyring,
@@ -21,14 +17,13 @@ use kestrel_core::{
     wire::Kind,
 };
 use kestrel_verbs::{
-    fake::{FakeFabric, FakeId, FakeManager, FakeOptions, ManagerFaults},
+    fake::{FakeFabric, FakeId, FakeOptions, ManagerFaults},
     manager::{Happening, ManagedId, Manager},
     testing::{
         BUFFER_BYTES,
-        private::{Ask, Parties, Reply, decode_refusal, encode_refusal},
+        private::{Ask, Parties, Reply, encode_refusal},
         wire::RejectReason,
     },
-    verbs::{RemoteMemory, Verbs},
 };
 
 /// Two that are connected through the manager.
@@ -36,57 +31,6 @@ fn scene() -> Scene {
     let scene = Scene::on(managed_provider);
     assert_eq!(scene.fabric.tally().managed, 1);
     scene
-}
-
-/// A peer that is no kestrel, or pretends to be one.
-struct Raw {
-    manager: Arc<FakeManager>,
-    to: SocketAddr,
-}
-
-impl Raw {
-    fn on(fabric: &FakeFabric, to: SocketAddr) -> Raw {
-        let device = Arc::new(fabric.device(FakeOptions::default()));
-        Raw { manager: Arc::new(device.open_manager().unwrap()), to }
-    }
-
-    fn next(&self) -> Happening<FakeId> {
-        let start = Instant::now();
-        loop {
-            if let Some(event) = self.manager.next_event() {
-                return event.happening;
-            }
-            assert!(start.elapsed() < PATIENCE, "in vain: an event");
-            std::thread::yield_now();
-        }
-    }
-
-    fn parties(&self) -> Parties {
-        Parties::new([127, 0, 0, 1].into(), self.to, 77)
-    }
-
-    fn question(&self) -> Ask {
-        let credit = RemoteMemory { address: 4096, key: 1 };
-        Ask { incarnation: 5, port: 7, buffer_bytes: BUFFER_BYTES as u16, credit, nonce: 1 }
-    }
-
-    /// Asks with that private data: the id, and what comes of it.
-    fn ask(&self, data: &[u8]) -> (FakeId, Happening<FakeId>) {
-        let own = SocketAddr::from(([127, 0, 0, 1], 0));
-        let id = self.manager.resolve(1, own, self.to, 0, PATIENCE).unwrap();
-        assert!(matches!(self.next(), Happening::AddressResolved));
-        id.resolve_route(PATIENCE).unwrap();
-        assert!(matches!(self.next(), Happening::RouteResolved));
-        id.ask(77, data).unwrap();
-        (id, self.next())
-    }
-
-    fn refusal(&self, data: &[u8]) -> Option<RejectReason> {
-        match self.ask(data).1 {
-            Happening::Refused { data } => decode_refusal(&data).ok(),
-            _ => panic!("not refused"),
-        }
-    }
 }
 
 #[test]
@@ -339,6 +283,7 @@ fn a_wrong_answer_is_an_error_that_says_so() {
         incarnation: 1,
         port: raw.to.port(),
         buffer_bytes: BUFFER_BYTES as u16,
+        mtu_bytes: 0,
     };
     let answer = |change: fn(&mut Reply), key: &'static [u8]| {
         connect_to(move |raw, id, asked| {
@@ -402,6 +347,25 @@ fn tcp_is_taken_where_the_manager_cannot_help() {
     let mut third = open(&without);
     connect(&mut third, &mut one, 3);
     assert_eq!(fabric.tally().managed, 0);
+}
+
+/// The manager names the MTU of the port that asks: whose own is smaller says so.
+#[test]
+fn the_smaller_mtu_of_the_two_counts() {
+    for (ours, theirs) in [(4096, 1024), (1024, 4096), (4096, 4096)] {
+        let fabric = FakeFabric::default();
+        let make = |mtu_bytes| {
+            managed_provider(&fabric, FakeOptions { mtu_bytes, ..FakeOptions::default() })
+        };
+        let (ours, theirs) = (make(ours), make(theirs));
+        let (mut one, mut other) = (open(&ours), open(&theirs));
+        [&one, &other].into_iter().for_each(wait_for_listener);
+        connect(&mut one, &mut other, 0);
+        connect(&mut other, &mut one, 0);
+        assert_eq!(fabric.tally().managed, 2);
+        stream(&mut one, &mut other, 0, 100);
+        stream(&mut other, &mut one, 0, 100);
+    }
 }
 
 /// Two that are connected where the last word of the handshake is lost, and what the first sends.

@@ -109,7 +109,7 @@ fn pair(device: &Arc<FakeDevice>) -> FakeQueuePair {
 }
 
 fn from(device: &FakeDevice) -> Origin {
-    Origin { port: *device.port(), dscp: 0, agreed: None }
+    Origin { port: *device.port(), dscp: None, agreed: None }
 }
 
 /// What a peer would say of that queue pair.

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Instant};
 
-use super::{Asker, CONFIRM_WAIT, Incoming};
+use super::{Asker, Incoming};
 use crate::{
     control::{
         ManagedIdOf, StationRecord,
@@ -46,12 +46,13 @@ impl<V: Verbs> ControlThread<V> {
         let Some(record) = self.stations.get(&station) else {
             return;
         };
+        let confirm_wait = record.confirm_wait;
         match answer(record, id, &managed, &Request { from, queue_pair, data }) {
             Ok(answer) => {
                 let (asker, answer) = (Asker::Managed(managed), Some(answer));
                 let since = Instant::now();
                 self.incoming.insert(id, Incoming { station, asker, from, since, answer });
-                self.set_timer(id, Some(since + CONFIRM_WAIT));
+                self.set_timer(id, Some(since + confirm_wait));
             }
             Err((reason, why)) => {
                 // Whoever comes before somebody listens asks again and again.
@@ -129,13 +130,20 @@ fn answer<V: Verbs>(
     let peer = PeerIdentity { address, incarnation: ask.incarnation, key: key.number };
     let caller = Caller { peer, credit: ask.credit, place: None };
     let dscp = record.shared.origin.dscp;
-    let (made, end) =
-        Answer::new(record, id, &caller, |pair, _| managed.join(pair, dscp).map(Some))
-            .map_err(|(reason, why)| (Some(reason), why))?;
+    let mut mtu_bytes = 0;
+    let (made, end) = Answer::new(record, id, &caller, |pair, _| {
+        let agreement = managed.join(pair, dscp, u32::MAX)?;
+        if agreement.is_narrowed {
+            mtu_bytes = agreement.mtu_bytes as u16;
+        }
+        Ok(Some(agreement))
+    })
+    .map_err(|(reason, why)| (Some(reason), why))?;
     let reply = Reply {
         incarnation: record.incarnation,
         port: record.address.port(),
         buffer_bytes: BUFFER_BYTES as u16,
+        mtu_bytes,
     };
     let reply = reply.encode(key.bytes(), &parties, data, end.queue_pair);
     match managed.answer(end.queue_pair, &reply) {

@@ -193,7 +193,8 @@ impl<V: Verbs> ControlThread<V> {
         let is_meant = from == parties.wanted;
         let joined =
             check_answer(to, proved, is_meant, from, reply.buffer_bytes.into()).and_then(|()| {
-                let joined = offer.join_managed(&managed, record.shared.origin.dscp);
+                let dscp = record.shared.origin.dscp;
+                let joined = offer.join_managed(&managed, dscp, reply.mtu_bytes_max());
                 joined.map_err(|source| ConnectError::Verbs { to, source })
             });
         let joined = match joined {

@@ -82,6 +82,9 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         if let Step::Connecting(socket) = &outgoing.step {
+            if !socket::is_writable(socket) {
+                return;
+            }
             match socket.take_error() {
                 Ok(None) => self.connected(id),
                 Ok(Some(source)) | Err(source) => self.connect_failed(id, source),
@@ -157,20 +160,20 @@ impl<V: Verbs> ControlThread<V> {
         let Some(record) = self.stations.get(&outgoing.station) else {
             return;
         };
-        let Step::Greeting(socket, input) = std::mem::replace(&mut outgoing.step, Step::Pausing)
-        else {
+        if !matches!(outgoing.step, Step::Greeting(..)) {
             return self.try_again(id, "it greets twice".into());
-        };
+        }
         let to = outgoing.to;
         let Some(key) = record.keys.told().and_then(|keys| keys.get(outgoing.key)) else {
             return self.fail(id, ConnectError::Unproven { to });
         };
         let offer = match Offer::new(record) {
             Ok(offer) => offer,
-            Err(source) => {
-                outgoing.step = Step::Greeting(socket, input);
-                return self.fail(id, ConnectError::Verbs { to, source });
-            }
+            Err(source) => return self.fail(id, ConnectError::Verbs { to, source }),
+        };
+        let Step::Greeting(socket, input) = std::mem::replace(&mut outgoing.step, Step::Pausing)
+        else {
+            return;
         };
         let nonces = [theirs, random()];
         let hello = Hello {

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 pub mod raw;
+pub mod raw_managed;
 
 use std::{
     sync::Arc,
@@ -49,6 +50,11 @@ pub fn open(provider: &RcProvider<FakeDevice>) -> FakeTransport {
     provider.open(None, &[]).unwrap()
 }
 
+/// Waits until the control thread knows an endpoint: before, the connection manager finds nobody there.
+pub fn wait_for_listener(transport: &FakeTransport) {
+    raw::Raw::connect(transport.address()).greeting();
+}
+
 /// The next event of `transport`.
 #[track_caller]
 pub fn event(transport: &mut FakeTransport) -> TransportEvent {
@@ -73,6 +79,16 @@ pub fn connect(from: &mut FakeTransport, to: &mut FakeTransport, peer: PeerIndex
         other => panic!("{other:?}"),
     }
     adopt(to, peer);
+}
+
+/// Waits until it is so.
+#[track_caller]
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Takes up the offer that comes next.

@@ -1,0 +1,12 @@
+//! What a device says of itself, beside what completions say.
+
+/// Something that has happened to a device, and what it means for those who use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing that was made on it works any more. What is under way does not even fail.
+    Device(String),
+    /// The same of one queue of an endpoint, as the device calls it.
+    Queue { name: u64, what: String },
+    /// Nothing has to be done: completions tell of what is lost, if anything is.
+    Other(String),
+}
