@@ -331,7 +331,7 @@ mod tests {
 
     /// Changes a counter when its thread ends.
     #[derive(Default)]
-    struct Last(RefCell<Option<Arc<Counter>>>);
+    struct Last(RefCell<Option<Arc<CounterCell>>>);
 
     impl Drop for Last {
         fn drop(&mut self) {
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn a_thread_that_ends_starts_what_is_due() {
         let started = Arc::new(AtomicUsize::new(0));
-        let (counter, deferrals) = (Arc::<Counter>::default(), Arc::<Deferrals>::default());
+        let (counter, deferrals) = (Arc::<CounterCell>::default(), Arc::<Deferrals>::default());
         for threshold in [1, 2] {
             let work = || -> Box<dyn Startable> { Box::new(Noted(started.clone())) };
             deferrals.defer(&counter, threshold, Key::Work(threshold), work).unwrap();
