@@ -3,6 +3,7 @@
 use std::{
     ffi::c_int,
     ptr::{null_mut, without_provenance_mut},
+    time::Instant,
 };
 
 use crate::{
@@ -15,7 +16,8 @@ use crate::{
     },
     flag,
     host::host,
-    world::{Node, World, bind, close, cq_attr, enable},
+    waiting::{WAIT_FD, descriptor, is_readable, try_wait},
+    world::{Node, PATIENCE, World, bind, close, cq_attr, enable},
 };
 
 const CONNRESET: c_int = 104;
@@ -172,4 +174,75 @@ fn completion_or_error(node: Node, all: &[Node]) -> (usize, c_int) {
             Err(status) => assert_eq!(status, code::AGAIN),
         }
     }
+}
+
+/// Pairs of contexts each with a queue of its own, which has a descriptor.
+fn waiting_pairs(world: &World, av: *mut crate::abi::fid::FidAv) -> (*mut FidEp, [[Node; 2]; 2]) {
+    let sep = open_sep(world).expect("a scalable endpoint");
+    assert_eq!((bind(sep, av, 0), enable(sep)), (0, 0));
+    let pairs = [0, 1].map(|index| {
+        let mut attr = cq_attr();
+        attr.wait_obj = WAIT_FD;
+        let cq = world.open_cq(&mut attr).expect("a queue");
+        let (transmit, receive) =
+            (tx_context(sep, index, null_mut()), rx_context(sep, index, null_mut()));
+        [(transmit, flag::SEND), (receive, flag::RECV)].map(|(ep, direction)| {
+            let ep = ep.expect("a context");
+            assert_eq!((bind(ep, cq, direction), enable(ep)), (0, 0));
+            Node { cq, ep }
+        })
+    });
+    (sep, pairs)
+}
+
+/// Who sleeps on the queue of one pair is woken, though nobody reads the other's any more: by the first
+/// message of a peer, and by one of a peer that it knows.
+#[test]
+fn a_context_wakes_its_sleeper_while_its_sibling_is_idle() {
+    let Some(host) = host("a_context_wakes_its_sleeper_while_its_sibling_is_idle") else { return };
+    let worlds = [scalable_world(host), scalable_world(host)];
+    let vectors = [open_av(&worlds[0]), open_av(&worlds[1])];
+    let [(client, sending), (server, waiting)] =
+        [0, 1].map(|at| waiting_pairs(&worlds[at], vectors[at]));
+    let to = insert(vectors[0], &name(server));
+    let buffer = 7_u64;
+    let mut places = [0_u64; 4];
+    let place = |places: &mut [u64; 4], at: usize| &raw mut places[at];
+    // Something goes to the first pair, whose sleeper then stays where it is.
+    // SAFETY: the places stay until all is closed.
+    unsafe { assert_eq!(receive(waiting[0][1].ep, &mut *place(&mut places, 0), 1), 0) };
+    assert_eq!(send(sending[0][0].ep, &buffer, named(to, 0), 2), 0);
+    completion(waiting[0][1], &[sending[0][0]]);
+    completion(sending[0][0], &[waiting[0][1]]);
+    while try_wait(&worlds[1], waiting[0][1].cq.cast()) != 0 {
+        waiting[0][1].progress();
+    }
+    for (round, by) in [(1, 0), (2, 1), (3, 0)] {
+        // SAFETY: as above.
+        unsafe { assert_eq!(receive(waiting[1][1].ep, &mut *place(&mut places, round), 3), 0) };
+        let (queue, start) = (waiting[1][1].cq, Instant::now());
+        let fd = descriptor(queue);
+        while try_wait(&worlds[1], queue.cast()) != 0 || is_readable(fd, 10) {
+            assert_eq!(waiting[1][1].read().err(), Some(code::AGAIN));
+            assert!(start.elapsed() < PATIENCE);
+        }
+        assert_eq!(send(sending[by][0].ep, &buffer, named(to, 1), 4), 0);
+        let mut entry = None;
+        while entry.is_none() {
+            // It connects first, for which it is driven.
+            sending[by][0].read().ok();
+            if is_readable(fd, 1) && try_wait(&worlds[1], queue.cast()) == code::AGAIN {
+                entry = waiting[1][1].read().ok();
+            }
+            assert!(start.elapsed() < PATIENCE, "round {round}: its sleeper is not woken");
+        }
+        assert_eq!(places[round], buffer);
+    }
+    for (end, pairs) in [(client, sending), (server, waiting)] {
+        for node in pairs.iter().flatten() {
+            assert_eq!(close(node.ep), 0);
+        }
+        assert_eq!((close(end), close(pairs[0][0].cq), close(pairs[1][0].cq)), (0, 0, 0));
+    }
+    assert_eq!(vectors.map(close), [0, 0]);
 }
