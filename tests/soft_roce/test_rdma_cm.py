@@ -93,6 +93,38 @@ def test_the_code_point_reaches_the_wire(echo: str) -> None:
 
 
 @pytest.mark.full
+def test_without_a_class_the_kernels_default_holds(echo: str) -> None:
+    """What an administrator has set for all that rdma_cm connects, and who answers has the caller's."""
+    script = f"""{HEARING}
+    export FI_KESTREL_CONNECT_TIMEOUT=20000
+    mkdir -p /sys/kernel/config; mount -t configfs none /sys/kernel/config 2>&1 || true
+    mkdir /sys/kernel/config/rdma_cm/rxe0
+    echo 104 >/sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_tos
+    serve 7000; hear 300
+    $echo ask 10.9.0.2:7000 500 2>&1; confirmed; heard
+    """
+    output = run_alone("--two", script=managed(echo, script))
+    assert "500 answers" in output and confirmed(output) == [(1, 1)], output
+    heard = re.search(r"^code points (.*)$", output, re.MULTILINE)
+    assert heard and set(heard[1].split()) - {"0"} == {"26"}, output
+
+
+@pytest.mark.full
+def test_a_device_that_is_removed_is_noticed(echo: str) -> None:
+    """Its removal waits until nobody has it open: rdma_cm says that it is about to go."""
+    script = """
+        $echo serve $SOFT_ROCE_ADDRESS:7000 2>/tmp/serve & serves=$!; listening 7000
+        $echo ask $SOFT_ROCE_ADDRESS:7000 50 idle >/tmp/idle 2>&1 & idle=$!
+        says answers /tmp/idle
+        rdma link delete rxe0 & deletes=$!
+        wait $idle; cat /tmp/idle; says DEVICE_REMOVAL /tmp/serve
+        kill $serves; wait $deletes
+        """
+    output = run_alone(script=managed(echo, script))
+    assert [how for _, how in ended(output)] == ["Died"]
+
+
+@pytest.mark.full
 def test_hosts_of_ipv6_alone_reach_each_other(echo: str) -> None:
     """Over TCP and through rdma_cm, from the one GID that has such an address and is not of a link alone."""
     script = """
