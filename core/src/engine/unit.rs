@@ -472,19 +472,17 @@ mod tests {
     /// closes.
     #[test]
     fn what_was_left_for_an_owner_leaves_before_the_endpoint_closes() {
-        let options = MockOptions { read_remote: true, ..MockOptions::default() };
-        let provider = Arc::new(MockProvider::new(options));
+        let provider = Arc::new(MockProvider::new(MockOptions::default()));
         let (from, to) = (Node::open(&provider), Node::open(&provider));
         let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
         for context in 1..=2 {
-            to.endpoint.receive(vec![0; 12 << 10], u64::MAX, context).unwrap();
+            to.endpoint.receive(vec![0; 8], u64::MAX, context).unwrap();
         }
         from.endpoint.inject(&[1; 8], peer).unwrap();
         assert_eq!(to.received(), [1], "they are connected");
         let unit = from.endpoint.unit().unwrap();
         assert!(unit.ownership.try_acquire());
-        // Long enough to be left to be read, were it not injected.
-        from.endpoint.inject(&[2; 12 << 10], peer).unwrap();
+        from.endpoint.inject(&[2; 8], peer).unwrap();
         assert_eq!(to.received(), [], "its owner is busy");
         unit.ownership.release(|| false, || {});
         from.endpoint.close();
