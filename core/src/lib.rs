@@ -61,9 +61,10 @@ pub mod primitive;
 pub mod ring;
 pub mod sleepers;
 
-// Forked children, and threads of ours.
+// Forked children, open files, and threads of ours.
 #[allow(unsafe_code)]
 pub mod fork_guard;
+pub mod open_files;
 #[allow(unsafe_code)]
 pub mod threads;
 

@@ -29,6 +29,7 @@ use crate::{
 /// "This field is ignored unless the fabric is opened with API version 1.5 or greater": keys, of
 /// endpoints and of domains.
 const WITH_KEYS: ApiVersion = ApiVersion::new(1, 5);
+
 /// "Hints that are set to zero are treated as a wildcard."
 fn unless_zero(number: usize) -> Option<usize> {
     (number != 0).then_some(number)

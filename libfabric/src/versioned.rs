@@ -1,5 +1,5 @@
-//! Attributes of an application that was built with an older libfabric: what is behind the last field that its
-//! version knows belongs to somebody else, and is neither read nor written.
+//! Attributes of an application that was built with an older libfabric, of 1.5 at least: what is behind the last
+//! field that its version knows belongs to somebody else, and is neither read nor written.
 
 use std::{
     mem::{MaybeUninit, offset_of},

@@ -62,6 +62,8 @@ impl Permit {
             let error = io::Error::last_os_error();
             tracing::error!(%error, "a permit could not be taken back: mprotect");
         }
+        // SAFETY: as above. What stays taken is its place alone.
+        unsafe { libc::madvise(self.page.as_mut_ptr().cast(), PAGE_BYTES, libc::MADV_DONTNEED) };
     }
 }
 

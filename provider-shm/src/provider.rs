@@ -107,7 +107,7 @@ impl ShmProvider {
         if !sound {
             let reason = format!(
                 "{} chunks of {} bytes: a chunk has a multiple of 4096 bytes, at most 16 MiB, and \
-                 a pool 2 to 65536 of them, and 64 GiB",
+                 a pool 2 to 65536 of them, and 64 GiB at most",
                 options.chunk_count, options.chunk_bytes
             );
             return Err(Unreachable { errno: Errno::INVAL, reason });

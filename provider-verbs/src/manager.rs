@@ -82,8 +82,8 @@ pub trait ManagedId<V: Verbs>: Send + 'static {
     fn ask(&self, queue_pair: u32, data: &[u8]) -> Result<(), VerbsError>;
 
     /// Joins a queue pair of ours with the peer's, once the peer has asked or answered. Our packets
-    /// carry that code point, or what the manager says, and are no longer than that. What was agreed on holds for all that goes
-    /// along with it.
+    /// carry that code point, or what the manager says, and are no longer than `mtu_bytes_max`. What was
+    /// agreed on holds for all that goes along with it.
     fn join(
         &self,
         pair: &V::QueuePair,

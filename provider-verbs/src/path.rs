@@ -67,8 +67,8 @@ pub fn to_peer(device: &str, from: &Origin, peer: &PathEnd) -> Result<Route, Ver
     Ok(Route { global: None, ..by_gid })
 }
 
-/// The path of packets with a global route header. The code point, 0 if there is none, is the upper part of the traffic
-/// class that headers carry, and its upper half the service level.
+/// The path of packets with a global route header. The code point, 0 if there is none, is the upper part of
+/// the traffic class that headers carry, and its upper half the service level.
 pub fn by_gid(port: &LocalPort, gid: [u8; 16], dscp: Option<u8>) -> Route {
     let dscp = dscp.unwrap_or(0);
     let (flow_label, hop_limit, traffic_class) = (0, HOPS, dscp << 2);

@@ -1,7 +1,7 @@
 //! Long messages that the receiver's adapter reads, on the fake: errors of the device, memory that
 //! cannot be registered, peers that go, and that nothing is written when it is not ours any more.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kestrel_core::{
     error::Errno,
@@ -386,8 +386,12 @@ fn who_fetches_and_writes_does_each_once() {
         if is_closed {
             let (closing, fabric) = (pull.world.nodes.remove(1), pull.fabric.clone());
             std::thread::scope(|scope| {
+                let (start, before) = (Instant::now(), fabric.tally().queue_pairs);
                 let closing = scope.spawn(move || drop(closing));
-                std::thread::sleep(Duration::from_millis(50));
+                while fabric.tally().queue_pairs == before {
+                    assert!(start.elapsed() < PATIENCE, "in vain: the end of a window");
+                    std::thread::yield_now();
+                }
                 fabric.hold(false);
                 closing.join().unwrap();
             });

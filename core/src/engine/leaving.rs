@@ -104,7 +104,8 @@ impl<T: Transport> Engine<T> {
         self.take_events_while(Self::holds_owed, |engine| {
             let heard = engine.holds_asked_for() && engine.take_answer();
             let finished = engine.in_windows > 0 && engine.take_finished();
-            let moved = engine.push_backlog(finished || heard);
+            let confirmed = !engine.confirming.is_empty() && engine.take_confirmed();
+            let moved = engine.push_backlog(finished || heard || confirmed);
             engine.flush();
             moved
         });
@@ -126,7 +127,7 @@ impl<T: Transport> Engine<T> {
         let Some(arrival) = self.transport.arrival() else {
             return false;
         };
-        match Kind::from_byte(arrival.head.kind) {
+        let is_taken = match Kind::from_byte(arrival.head.kind) {
             Some(Kind::Consent | Kind::Finish | Kind::Acknowledge | Kind::Bye) => {
                 self.deliver(arrival)
             }
@@ -136,7 +137,11 @@ impl<T: Transport> Engine<T> {
                 self.transport.consume();
                 true
             }
+        };
+        if !is_taken {
+            self.transport.pass_over();
         }
+        is_taken
     }
 
     fn holds_owed(&self) -> bool {

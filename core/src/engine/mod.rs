@@ -395,8 +395,8 @@ impl<T: Transport> Drop for Engine<T> {
     /// Says goodbye to connected peers. "Discarded operations will silently be dropped, with no
     /// completions reported" (fi_endpoint(3)): also those that fail while others leave.
     fn drop(&mut self) {
-        self.setup.transmit.queue = None;
-        self.setup.receive.queue = None;
+        (self.setup.transmit, self.setup.receive) = (Side::default(), Side::default());
+        self.setup.one_sided = OneSidedCounters::default();
         for peer in 0..self.peers.len() as PeerIndex {
             self.forget_pulls(peer);
             self.forget_fetches(peer);

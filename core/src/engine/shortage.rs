@@ -1,9 +1,10 @@
-//! Where there is no memory for a message that nobody has asked for.
+//! Where there is no memory for a message that nobody has asked for, or it cannot be told for the moment whose
+//! context sends it.
 //!
 //! It stays in its lane until there is, or until a receive is posted for it. A lane that ends would take
 //! it along: so the event that ends the lane is put off, half a second at most, and passes go on to look at
 //! the lane. Then what still finds neither is dropped, and said to be lost. Events behind it wait as well:
-//! but as long as there is no memory only once.
+//! but as long as that goes on only once.
 
 use std::{
     collections::HashMap,
@@ -28,13 +29,13 @@ const GROUP: usize = 16;
 pub(crate) struct Shortage {
     /// It has been said that a message waits.
     told: bool,
-    /// The last message that found no memory is still in its lane.
+    /// The last packet that found nothing of what is short is still in its lane.
     waits: bool,
-    /// What finds no memory is dropped.
+    /// What finds nothing is dropped.
     drops: bool,
     /// The event that ends the lane of a peer, which is not empty.
     put_off: Option<(TransportEvent, PeerIndex)>,
-    /// Since when there has been no memory for what was in such lanes.
+    /// Since when there has been nothing for what was in such lanes.
     since: Option<Instant>,
 }
 
@@ -94,12 +95,8 @@ impl<T: Transport> Engine<T> {
     /// A packet stays in its lane, and what is behind it, until something that is short has come back: at
     /// its end the lane waits for that as for memory.
     #[cold]
-    pub(crate) fn leave_for_the_moment(&mut self, peer: PeerIndex) {
-        self.shortage.waits = !self.shortage.drops;
-        if self.shortage.drops {
-            let address = self.peers[peer as usize].address;
-            tracing::error!(%address, "whose context a peer is that is gone could not be told: what it sent is lost");
-        }
+    pub(crate) fn leave_for_the_moment(&mut self) {
+        self.shortage.waits = true;
     }
 
     /// Whether there is something to be told beside packets.
@@ -142,7 +139,7 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Delivers what `peer` had published; what there is no memory for is lost.
+    /// Delivers what `peer` had published; what finds nothing of what is short is lost.
     pub(crate) fn drain_whole(&mut self, peer: PeerIndex) {
         self.shortage.drops = true;
         let lost = self.drain(peer);
@@ -151,13 +148,17 @@ impl<T: Transport> Engine<T> {
             None | Some(0) => self.shortage.since = None,
             Some(lost) => {
                 let address = self.peers[peer as usize].address;
-                tracing::error!(%address, lost, "no memory for the last messages of a peer that is gone");
+                tracing::error!(
+                    %address, lost,
+                    "the last messages of a peer that is gone are lost: there is no memory for them, or it \
+                     cannot be told whose context it is"
+                );
             }
         }
     }
 
     /// Delivers what `peer` had published. Bounded by what a lane can hold. Returns how much of it was
-    /// dropped for want of memory, or none while it waits for that. What is not whole never will be.
+    /// dropped, or none while it waits. What is not whole never will be.
     fn drain(&mut self, peer: PeerIndex) -> Option<usize> {
         self.unread.takes_all = true;
         let lost = self.drain_lane(peer);
@@ -178,10 +179,11 @@ impl<T: Transport> Engine<T> {
             }
             (self.has_news, self.shortage.waits) = (false, false);
             let delivered = self.deliver(arrival);
+            let (waits, drops) = (self.shortage.waits, self.shortage.drops);
+            lost += usize::from(waits && (delivered || drops));
             if !delivered {
-                return Some(lost).filter(|_| !self.shortage.waits);
+                return Some(lost).filter(|_| !waits || drops);
             }
-            lost += usize::from(self.shortage.waits);
         }
         Some(lost)
     }

@@ -215,7 +215,8 @@ impl<P: Provider> Unit<P> {
     }
 
     /// Drops the engine, which has been given what was left for its owner: what was injected is
-    /// done for its sender, and leaves before the goodbye. Later calls answer [`PostError::Closed`].
+    /// done for its sender, and leaves before the goodbye, for which the caller waits a second at most.
+    /// Later calls answer [`PostError::Closed`].
     pub fn close(&self) {
         if self.provider.forked() {
             return;

@@ -26,7 +26,7 @@ impl<T: Transport> Engine<T> {
         match endpoint.map(|at| (at, self.transport.speaks_for(peer, at))) {
             Some((endpoint, Some(true))) => self.count_as_context(peer, endpoint),
             Some((_, None)) => {
-                self.leave_for_the_moment(peer);
+                self.leave_for_the_moment();
                 return false;
             }
             _ => self.violation(peer, "it is not a context of the endpoint that it names"),

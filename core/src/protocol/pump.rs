@@ -254,10 +254,11 @@ impl<T: Transport> Engine<T> {
         let name = self.sends.name(index);
         let send = &self.sends[index];
         let whole = send.pieces.view().contiguous(0, total);
-        // Where the peer cannot read it, the address would only tell it how our memory lies.
+        // Where the peer cannot or is not to read it, the address would only tell it how our memory lies.
         let key = send.lent.as_ref().map_or(0, Loan::remote_key);
         let readable = key != 0 || self.transport.is_readable_by(peer);
-        let told = prefix == 0 && whole.len() == total && readable;
+        let told =
+            prefix == 0 && whole.len() == total && readable && !send.flags.contains(Flags::INJECT);
         let remote = if told { whole.as_ptr() as u64 } else { 0 };
         let flags = send.head_flags() | if streaming { 0 } else { wire::WAITS };
         let words = [name, total as u64, prefix as u64 | u64::from(key) << 32, send.data, remote];

@@ -9,11 +9,11 @@
 //! 1. The word holds a generation, `front` and `back`, with `front <= back`. Blocks below `front`
 //!    are the receiver's, blocks from `back` on the sender's, those between nobody's yet.
 //! 2. Only the receiver raises `front` and opens a generation; only the sender lowers `back`.
-//! 3. After a block the sender adds one to `written`, with release order. A receiver that needs
-//!    its memory back closes the offer and waits until `written` covers what the sender claimed.
-//!    Then it adds one to `there`, unless the block could not be written: after that `there` stays as it
-//!    is. Where nothing is left to claim, a receiver has everything once `there` covers that, and may
-//!    open another offer in the place: the sender stores nothing more for this one.
+//! 3. After a block the sender adds one to `written`, and then to `there`, unless the block could not be
+//!    written: after that `there` stays as it is. Both with release order. A receiver that needs its memory
+//!    back closes the offer and waits until `written` covers what the sender claimed. Where nothing is left
+//!    to claim, a receiver has everything once `there` covers that, and may open another offer in the place:
+//!    the sender stores nothing more for this one.
 //! 4. A sender that gives messages up counts them as withdrawn, before its buffers change. A
 //!    receiver looks at that after it has read a message, and believes it if there are no more
 //!    than it was told of by packets.

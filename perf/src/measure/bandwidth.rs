@@ -105,12 +105,14 @@ fn one_size(
     // No copy of the grid writes its source, or reads what it has copied.
     let best = if touch { None } else { best_plan(session, pattern, size)? };
     let has_peer = best.is_some() && session.peer.is_some() && AIM_SIZES.contains(&size);
-    let peer_min = if has_peer { PEER_MIN } else { 0 };
     let mut rounds = Rounds::default();
     let mut growths = Vec::new();
     let began = Instant::now();
     for round in 0..ROUNDS {
-        let has_enough = rounds.peer.len() >= peer_min && session.is_enough_of_ours(round, began);
+        let has_enough = match has_peer {
+            true => rounds.peer.len() >= PEER_MIN && session.is_enough_of_ours(round, began),
+            false => session.is_enough(round, began),
+        };
         if round >= ROUNDS_MIN && has_enough {
             break;
         }

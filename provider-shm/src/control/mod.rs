@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use crossbeam_queue::SegQueue;
 use kestrel_core::{
     auth_key::{KeyNumber, Keyring, ProvedKeys},
-    fork_guard, threads,
+    fork_guard, open_files, threads,
     transport::Service,
 };
 
@@ -38,7 +38,7 @@ use crate::permit::Permit;
 use crate::process::ProcessId;
 use crate::region::PoolMemory;
 use crate::station::{StationError, StationEvent, StationOptions, StationShared};
-use crate::{barrier, cma, limits};
+use crate::{barrier, cma};
 
 /// How long a forked child waits for a lock that the fork may have frozen.
 const FORKED_LOCK_WAIT: Duration = Duration::from_millis(500);
@@ -230,7 +230,7 @@ pub(crate) fn acquire(cma: bool) -> Result<Arc<Control>, StationError> {
         std::mem::forget(running.take());
     }
     if running.is_none() {
-        limits::raise_open_files();
+        open_files::raise();
         barrier::register();
     }
     let present = match running.take() {

@@ -237,6 +237,12 @@ impl<V: Verbs> ControlThread<V> {
         let Some(key) = proved else {
             return self.reject(id, RejectReason::Key, &RejectReason::Key.to_string());
         };
+        let has_place = record.datagrams.is_none()
+            || self.heard.has_place(incoming.station, incoming.from.ip());
+        if !has_place {
+            let why = "as many senders of datagrams of its host are heard as one may have";
+            return self.reject(id, RejectReason::Resources, why);
+        }
         let refused = if !is_one_place(hello.wanted, record.address) {
             Some(RejectReason::Wanted)
         } else if hello.service != record.service() {
@@ -245,10 +251,6 @@ impl<V: Verbs> ControlThread<V> {
             Some(RejectReason::Address)
         } else if hello.buffer_bytes != BUFFER_BYTES as u32 {
             Some(RejectReason::Limits)
-        } else if record.datagrams.is_some()
-            && !self.heard.has_place(incoming.station, incoming.from.ip())
-        {
-            Some(RejectReason::Resources)
         } else {
             None
         };

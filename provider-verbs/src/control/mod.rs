@@ -36,7 +36,7 @@ use std::{
 use crossbeam_queue::SegQueue;
 use kestrel_core::{
     auth_key::{KeyNumber, Keyring, ProvedKeys},
-    fork_guard, threads,
+    fork_guard, open_files, threads,
     transport::{Bell as _, Service},
 };
 
@@ -157,7 +157,7 @@ struct Orders<V: Verbs> {
 impl<V: Verbs> Control<V> {
     /// Starts the thread.
     pub fn start() -> io::Result<Control<V>> {
-        raise_open_files();
+        open_files::raise();
         let orders = Arc::new(Orders { commands: SegQueue::new(), wake: EventBell::new()? });
         let mut thread = thread::ControlThread::new(orders.clone())?;
         let builder = std::thread::Builder::new().name("kestrel-verbs".into());
@@ -198,18 +198,6 @@ impl<V: Verbs> Drop for Control<V> {
         self.command(Command::Stop);
         // It goes on after a bug of ours, having said so.
         let _ = thread.join();
-    }
-}
-
-/// Each connection has a socket: the soft limit on open files becomes the hard one, which needs
-/// no privilege.
-fn raise_open_files() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current != maximum
-        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
-    {
-        tracing::info!(?current, ?maximum, %error, "cannot raise RLIMIT_NOFILE");
     }
 }
 

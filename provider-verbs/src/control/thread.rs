@@ -97,6 +97,8 @@ pub(super) struct ControlThread<V: Verbs> {
     pub(super) manager: Option<Arc<V::Manager>>,
     /// Once there is a station on it.
     pub(super) device: Option<Arc<V>>,
+    /// What it said last, if it is gone.
+    pub(super) device_failed: Option<String>,
     /// One for each handshake.
     timers: BTreeSet<(Instant, u64)>,
     timer_of: HashMap<u64, Instant>,
@@ -124,6 +126,7 @@ impl<V: Verbs> ControlThread<V> {
             heard: Heard::default(),
             manager: None,
             device: None,
+            device_failed: None,
             timers: BTreeSet::new(),
             timer_of: HashMap::new(),
             waiting: VecDeque::new(),
@@ -193,6 +196,9 @@ impl<V: Verbs> ControlThread<V> {
                         self.listen_managed(bound);
                     }
                     self.stations.insert(id, *record);
+                    if let Some(what) = self.device_failed.clone() {
+                        self.give_up_station(id, &what);
+                    }
                     if !self.deaf {
                         self.listen(id);
                     }
@@ -252,7 +258,7 @@ impl<V: Verbs> ControlThread<V> {
         ids_where(&self.links, |link| link.station == station)
     }
 
-    fn handshake_ready(&mut self, id: u64) {
+    pub(super) fn handshake_ready(&mut self, id: u64) {
         if self.outgoing.contains_key(&id) {
             self.outgoing_ready(id);
         } else if self.incoming.contains_key(&id) {
@@ -295,7 +301,8 @@ impl<V: Verbs> ControlThread<V> {
     pub(super) fn is_late(&mut self, id: u64) -> bool {
         self.manager_readable();
         self.handshake_ready(id);
-        !self.has_timer(id)
+        let waits = self.outgoing.contains_key(&id) || self.incoming.contains_key(&id);
+        waits && !self.has_timer(id)
     }
 
     pub(super) fn has_timer(&self, id: u64) -> bool {

@@ -15,15 +15,20 @@ use crate::{
     verbs::{Queues as _, Verbs},
 };
 
+/// Where a device tells of trouble.
+#[allow(unsafe_code)]
+fn channel_of<V: Verbs>(device: &V) -> BorrowedFd<'_> {
+    // SAFETY: the channel is open as long as the device.
+    unsafe { BorrowedFd::borrow_raw(device.trouble_channel()) }
+}
+
 impl<V: Verbs> ControlThread<V> {
     /// Listens to a station's device, which is that of all.
     pub(super) fn watch_device(&mut self, device: &Arc<V>) {
         if self.device.is_some() {
             return;
         }
-        #[allow(unsafe_code)]
-        // SAFETY: the channel is open as long as the device, which is kept.
-        let channel = unsafe { BorrowedFd::borrow_raw(device.trouble_channel()) };
+        let channel = channel_of(&**device);
         match epoll::add(&self.epoll, channel, Token::Device.data(), EventFlags::IN) {
             Ok(()) => self.device = Some(device.clone()),
             Err(errno) => tracing::error!("a device's end will not be noticed: epoll: {errno}"),
@@ -40,11 +45,9 @@ impl<V: Verbs> ControlThread<V> {
                     tracing::error!(device = device.name(), "the device has failed: {what}");
                     let stations: Vec<u64> = self.stations.keys().copied().collect();
                     stations.into_iter().for_each(|id| self.give_up_station(id, &what));
-                    // It is readable for ever.
-                    #[allow(unsafe_code)]
-                    // SAFETY: as above.
-                    let channel = unsafe { BorrowedFd::borrow_raw(device.trouble_channel()) };
-                    let _ = epoll::delete(&self.epoll, channel);
+                    // Its channel is readable for ever.
+                    let _ = epoll::delete(&self.epoll, channel_of(&*device));
+                    self.device_failed = Some(what);
                     return;
                 }
                 Trouble::Queue { name, what } => {
@@ -61,7 +64,7 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     /// Parts with all peers of a station, without a word that this is in order, and has no others.
-    fn give_up_station(&mut self, station: u64, what: &str) {
+    pub(super) fn give_up_station(&mut self, station: u64, what: &str) {
         let Some(record) = self.stations.get_mut(&station) else {
             return;
         };

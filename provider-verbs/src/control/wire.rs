@@ -56,7 +56,10 @@ pub enum RejectReason {
     Wanted = 3,
     #[error("the sender's address is not its own")]
     Address = 4,
-    #[error("it has no queue pair, buffer or registered memory left for us")]
+    #[error(
+        "it has nothing left for us: no queue pair, buffer or registered memory, no place for one more \
+         sender of datagrams of our host; or its device has failed"
+    )]
     Resources = 5,
     #[error("it cannot reach our device from its own")]
     Path = 6,

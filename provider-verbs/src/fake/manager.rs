@@ -367,7 +367,7 @@ impl ManagedId<FakeDevice> for FakeId {
         }
         let route = Route { lid, service_level, ..path::by_gid(&port, gid, Some(dscp)) };
         device.fabric.lock().note_path(port, route);
-        let mtu_bytes = port.mtu_bytes.min(mtu_bytes_max).min(path_mtu);
+        let mtu_bytes = mtu_bytes_max.min(path_mtu);
         pair.join(Joined { peer, port, route, mtu_bytes }, dscp);
         let is_narrowed = mtu_bytes < path_mtu;
         Ok(Agreement { route, partition_key, partition_key_index, mtu_bytes, is_narrowed })

@@ -152,7 +152,7 @@ impl RdmaQueuePair {
         }
         let mut ready = self.state(IBV_QPS_RTR);
         let mask = fill(&mut ready)?;
-        let narrowest = mtu_of(port.mtu_bytes.min(mtu_bytes_max));
+        let narrowest = mtu_of(mtu_bytes_max);
         let is_narrowed = narrowest < ready.path_mtu;
         ready.path_mtu = ready.path_mtu.min(narrowest);
         ready.max_dest_rd_atomic = self.role.reads_max(port);

@@ -77,8 +77,25 @@ fn a_device_that_goes_away_is_noticed() {
 fn the_manager_tells_of_a_device_that_goes_away() {
     let mut pair = Pair::on(managed_provider);
     pair.provider.device().remove_for_manager();
-    let ended = event(&mut pair.victim);
-    assert!(matches!(ended, TransportEvent::Died { peer: 0 }), "{ended:?}");
+    pair.part();
+}
+
+/// An endpoint that is opened when its device has failed already.
+#[test]
+fn nothing_is_had_of_a_device_that_was_gone_before() {
+    let fabric = FakeFabric::default();
+    let [gone, good] = [(); 2].map(|()| provider(&fabric, FakeOptions::default()));
+    let (_first, mut other) = (open(&gone), open(&good));
+    gone.device().remove();
+    // The first one's end has been told when it is noticed.
+    let mut late = open(&gone);
+    late.connect(0, other.address());
+    let TransportEvent::Failed { peer: 0, reason } = event(&mut late) else {
+        panic!("no failure");
+    };
+    assert_eq!(reason.errno, Errno::NODEV, "{}", reason.reason);
+    other.connect(0, late.address());
+    assert!(matches!(event(&mut other), TransportEvent::Failed { peer: 0, .. }));
 }
 
 /// Of an endpoint whose queue is in error; others on the device go on.

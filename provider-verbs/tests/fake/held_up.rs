@@ -25,7 +25,7 @@ use kestrel_verbs::{
 };
 
 /// Longer than a busy machine takes from one step of a test to the next.
-const WAIT: Duration = Duration::from_secs(1);
+const WAIT: Duration = Duration::from_secs(3);
 
 /// A provider whose timers are short, and an endpoint.
 fn hasty(fabric: &FakeFabric) -> (RcProvider<FakeDevice>, FakeTransport) {
@@ -50,7 +50,7 @@ fn hold_up(provider: &RcProvider<FakeDevice>, victim: &FakeTransport) -> Raw {
 
 /// The thread goes on when timers have run out that were set before `since`.
 fn go_on(provider: &RcProvider<FakeDevice>, since: Instant) {
-    std::thread::sleep((WAIT + Duration::from_millis(20)).saturating_sub(since.elapsed()));
+    std::thread::sleep((WAIT + Duration::from_millis(200)).saturating_sub(since.elapsed()));
     provider.device().hold_paths(false);
 }
 

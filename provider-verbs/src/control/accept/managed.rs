@@ -129,10 +129,10 @@ fn answer<V: Verbs>(
     address.set_port(ask.port);
     let peer = PeerIdentity { address, incarnation: ask.incarnation, key: key.number };
     let caller = Caller { peer, credit: ask.credit, place: None };
-    let dscp = record.shared.origin.dscp;
+    let origin = &record.shared.origin;
     let mut mtu_bytes = 0;
     let (made, end) = Answer::new(record, id, &caller, |pair, _| {
-        let agreement = managed.join(pair, dscp, u32::MAX)?;
+        let agreement = managed.join(pair, origin.dscp, origin.port.mtu_bytes)?;
         if agreement.is_narrowed {
             mtu_bytes = agreement.mtu_bytes as u16;
         }

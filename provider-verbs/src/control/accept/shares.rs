@@ -37,7 +37,8 @@ impl<V: Verbs> ControlThread<V> {
         self.incoming.len() >= ACCEPTING_MAX
     }
 
-    /// Ends the oldest that is silent, of those hosts that have more than their share.
+    /// Ends the oldest that is silent, of those hosts that have more than their share. What lies there of it
+    /// is taken before: this thread may have been held up.
     pub(super) fn end_a_silent_one(&mut self) -> bool {
         let Some(moment) = Instant::now().checked_sub(SILENCE_MAX) else {
             return false;
@@ -50,11 +51,20 @@ impl<V: Verbs> ControlThread<V> {
             incoming.is_silent_since(moment) && of_host[&incoming.from.ip()] > HOST_SHARE
         };
         let silent = self.incoming.iter().filter(|(_, incoming)| ends(incoming));
-        let Some(oldest) = silent.map(|(id, _)| *id).min() else {
-            return false;
-        };
-        self.drop_incoming(oldest, "it is silent, and others wait");
-        true
+        let mut silent: Vec<u64> = silent.map(|(id, _)| *id).collect();
+        silent.sort_unstable();
+        for oldest in silent {
+            self.handshake_ready(oldest);
+            match self.incoming.get(&oldest) {
+                Some(incoming) if !incoming.is_silent_since(moment) => {}
+                Some(_) => {
+                    self.drop_incoming(oldest, "it is silent, and others wait");
+                    return true;
+                }
+                None => return true,
+            }
+        }
+        false
     }
 
     /// Whether one more handshake of a host may be answered.

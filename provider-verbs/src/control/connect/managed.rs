@@ -193,8 +193,9 @@ impl<V: Verbs> ControlThread<V> {
         let is_meant = from == parties.wanted;
         let joined =
             check_answer(to, proved, is_meant, from, reply.buffer_bytes.into()).and_then(|()| {
-                let dscp = record.shared.origin.dscp;
-                let joined = offer.join_managed(&managed, dscp, reply.mtu_bytes_max());
+                let origin = &record.shared.origin;
+                let mtu_bytes_max = reply.mtu_bytes_max().min(origin.port.mtu_bytes);
+                let joined = offer.join_managed(&managed, origin.dscp, mtu_bytes_max);
                 joined.map_err(|source| ConnectError::Verbs { to, source })
             });
         let joined = match joined {
