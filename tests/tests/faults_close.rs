@@ -1,6 +1,12 @@
 //! A peer that closes its endpoint, while its process lives on, is gone like one that died.
 
-use kestrel_core::{address_vector::FI_ADDR_UNSPEC, config::CmaPolicy, flags::Flags};
+use kestrel_core::{
+    address_vector::FI_ADDR_UNSPEC,
+    completion_counter::CompletionCounter,
+    config::CmaPolicy,
+    endpoint::{Endpoint, EndpointOptions},
+    flags::Flags,
+};
 use kestrel_tests::{
     bytes::{pattern, same},
     node::{Done, Node, NodeOptions, Wait, says_gone},
@@ -127,6 +133,39 @@ fn what_was_injected_without_credit_survives_its_endpoint() {
             closing.join().unwrap();
         });
     }
+}
+
+/// "Discarded operations will silently be dropped": nobody counts them, whatever is heard while the endpoint waits
+/// for what was injected. Its peer says goodbye meanwhile.
+#[test]
+fn who_closes_counts_nothing_of_what_is_dropped() {
+    const LENGTH: usize = 16 << 10;
+    let [here, of_domain] = [(); 2].map(|()| Node::with(&NodeOptions::with_cma(CmaPolicy::Off)));
+    let domain = &of_domain.domain;
+    let there = Endpoint::open(domain, EndpointOptions::default()).unwrap();
+    let counter = CompletionCounter::open(domain);
+    there.bind_counter(&counter, Flags::SEND).unwrap();
+    there.bind_completion_queue(&of_domain.queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    there.bind_address_vector(&of_domain.vector).unwrap();
+    there.enable().unwrap();
+    let back = of_domain.insert(here.address());
+    there.inject(&[7; 8], back).unwrap();
+    here.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
+    eventually("a greeting", || here.poll().is_some());
+    eventually("a count", || counter.read() == 1);
+    for number in 0..5 {
+        there.inject_tagged(&pattern(number, LENGTH), back, number).unwrap();
+    }
+    there.send(vec![0; LENGTH], back, 6).unwrap();
+    let before = counter.read();
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| there.close());
+        // Long enough for the other thread to wait, and far less than the second that it waits.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        drop(here);
+        closing.join().unwrap();
+    });
+    assert_eq!((counter.read(), counter.counter().read_error()), (before, 0));
 }
 
 #[test]

@@ -47,6 +47,8 @@ enum Obstacle {
     Final(ConnectError),
 }
 
+/// The obstacle of an attempt that nobody has answered.
+const UNANSWERED: &str = "it has not answered";
 /// The obstacle where nobody listens.
 const NOBODY: &str = "nobody listened there";
 
@@ -156,6 +158,7 @@ impl ControlThread {
         if Instant::now() < deadline {
             if std::mem::take(&mut connecting.admitted) {
                 // It has a socket and no answer: from here it waits beside the others.
+                connecting.obstacle = UNANSWERED;
                 self.connecting -= 1;
             } else {
                 self.waiting.push_back(id);
@@ -197,7 +200,10 @@ impl ControlThread {
             return Ok(());
         };
         connecting.attempts += 1;
-        connecting.obstacle = "it has not answered";
+        // What stood in the way before says more than an attempt that has only begun.
+        if connecting.attempts == 1 || connecting.obstacle == NOBODY {
+            connecting.obstacle = UNANSWERED;
+        }
         let (to, deadline) = (connecting.to, connecting.deadline);
         let socket = socket::open_connection(service, to).map_err(|errno| match errno {
             Errno::CONNREFUSED => Obstacle::Nobody,

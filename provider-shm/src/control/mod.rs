@@ -285,3 +285,23 @@ pub(crate) fn release(control: &Arc<Control>) {
         let _ = finished.thread.join();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::own_nonce;
+    use crate::region::PAGE_BYTES;
+
+    /// A writer that was stopped in front of the call may go on when all endpoints are closed.
+    #[test]
+    #[allow(unsafe_code)]
+    fn the_nonce_of_a_process_stays_where_it_is() {
+        let (address, nonce) = own_nonce().unwrap();
+        assert_eq!(own_nonce().unwrap(), (address, nonce));
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let page = address as usize & !(PAGE_BYTES - 1);
+        // SAFETY: it replaces nothing, and nobody uses what comes there.
+        let other =
+            unsafe { libc::mmap(page as *mut _, PAGE_BYTES, libc::PROT_READ, flags, -1, 0) };
+        assert_eq!(other, libc::MAP_FAILED, "it is a page that is taken");
+    }
+}
