@@ -114,6 +114,14 @@ impl From<VerbsError> for Unreachable {
     }
 }
 
+/// Why a call of verbs failed that returns its number, or -1 with `errno`.
+pub fn error_of(number: i32) -> io::Error {
+    match number {
+        -1 => io::Error::last_os_error(),
+        number => io::Error::from_raw_os_error(number.abs()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,10 +19,10 @@ from .packages import say, unpacking_error
 
 BUILDER = Path(__file__)
 INIT = BUILDER.parent / "guest" / "init"
-# In the order in which they are loaded; what they need is found out and comes first.
 # rdma_rxe asks for its checksum by the algorithm's name, which no dependency shows. Up to Linux 6.14 the first
 # two have it, and the others since.
 CHECKSUMS = ("crc32_generic", "crc32c_generic", "crc32_cryptoapi", "crc32c_cryptoapi")
+# In the order in which they are loaded; what they need is found out and comes first.
 MODULES = (
     *("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"),
     *CHECKSUMS,

@@ -176,6 +176,12 @@ impl Peer {
         status.expect("just waited for")
     }
 
+    /// Waits until the child says that it is done, and for its end.
+    pub fn be_done(&mut self) {
+        assert_eq!(self.hear(), "done");
+        self.succeed();
+    }
+
     /// Waits for the child's end, which has to be a success.
     pub fn succeed(&mut self) {
         let status = self.finish();

@@ -316,12 +316,17 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Fails what had begun with the peer's incarnation that is now gone.
-    fn fail_established(&mut self, peer: PeerIndex, why: &Unreachable) {
-        let record = &mut self.peers[peer as usize];
+    /// Takes the sends that have begun with `peer` out of its queue.
+    pub(crate) fn unqueue_begun_sends(&mut self, peer: PeerIndex) {
         let sends = &self.sends;
         let has_begun = |queued: u32| queued & ONE_SIDED == 0 && sends[queued].has_begun_with(peer);
-        record.queue.retain(|&queued| !has_begun(queued));
+        self.peers[peer as usize].queue.retain(|&queued| !has_begun(queued));
+    }
+
+    /// Fails what had begun with the peer's incarnation that is now gone.
+    fn fail_established(&mut self, peer: PeerIndex, why: &Unreachable) {
+        self.unqueue_begun_sends(peer);
+        let record = &mut self.peers[peer as usize];
         record.unconfirmed.clear();
         record.leaves_after = None;
         record.streams.clear();

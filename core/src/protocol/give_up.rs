@@ -10,10 +10,7 @@
 use std::collections::HashSet;
 
 use crate::{
-    engine::{
-        Engine,
-        peer::{ONE_SIDED, Reply},
-    },
+    engine::{Engine, peer::Reply},
     error::Errno,
     operation::{SendOperation, SendStage, Target},
     transport::{PeerIndex, Transport, Unreachable},
@@ -58,9 +55,8 @@ impl<T: Transport> Engine<T> {
 
     /// Takes the sends to a peer that have `begun`, which are all, out of what they wait in.
     fn leave_stages(&mut self, peer: PeerIndex, begun: &[u32]) {
+        self.unqueue_begun_sends(peer);
         let (record, sends) = (&mut self.peers[peer as usize], &self.sends);
-        let has_begun = |queued: u32| queued & ONE_SIDED == 0 && sends[queued].has_begun_with(peer);
-        record.queue.retain(|&queued| !has_begun(queued));
         record.streams.clear();
         record.unconfirmed.clear();
         let awaits = |&&send: &&u32| sends[send].stage != SendStage::Prefix;

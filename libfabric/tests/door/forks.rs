@@ -36,9 +36,7 @@ fn forked_children_exit_exec_and_call() {
     if host("forked_children_exit_exec_and_call").is_none() {
         return;
     }
-    let mut parent = Peer::start("forks");
-    assert_eq!(parent.hear(), "done");
-    parent.succeed();
+    Peer::start("forks").be_done();
 }
 
 /// A fork while another thread opens and closes: its child opens and closes as well, whatever lock
@@ -48,9 +46,7 @@ fn a_child_finds_no_lock_held() {
     if host("a_child_finds_no_lock_held").is_none() {
         return;
     }
-    let mut parent = Peer::start("busy-forks");
-    assert_eq!(parent.hear(), "done");
-    parent.succeed();
+    Peer::start("busy-forks").be_done();
 }
 
 /// A handler of `exit` comes after the end of its thread's own data, where texts without a buffer are kept.
@@ -59,9 +55,7 @@ fn handlers_of_exit_are_told_texts() {
     if host("handlers_of_exit_are_told_texts").is_none() {
         return;
     }
-    let mut parent = Peer::start("exits");
-    assert_eq!(parent.hear(), "done");
-    parent.succeed();
+    Peer::start("exits").be_done();
 }
 
 /// What the test starts.

@@ -24,9 +24,7 @@ fn answers_refer_to_what_is_open() {
     if host("answers_refer_to_what_is_open").is_none() {
         return;
     }
-    let mut child = Peer::start("instances");
-    assert_eq!(child.hear(), "done");
-    child.succeed();
+    Peer::start("instances").be_done();
 }
 
 /// What the first answer refers to, for hints that name these.

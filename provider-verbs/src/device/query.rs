@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::{ffi::CStr, io, mem, net::Ipv6Addr, path::Path, ptr::NonNull};
+use std::{ffi::CStr, io, mem, net::Ipv6Addr, os::fd::RawFd, path::Path, ptr::NonNull};
 
 use rdma_core_sys::{Library, verbs::*};
 
@@ -10,6 +10,7 @@ use super::{
     Device, DeviceError, Gid, GidKind, LinkLayer, Location, Model, NodeType, Port, PortState,
     absence,
 };
+use crate::error::error_of;
 
 /// Of a port's flags: IBV_QPF_GRH_REQUIRED, which is no name that the bindings have.
 const GRH_REQUIRED: u8 = 1;
@@ -164,12 +165,9 @@ impl OpenDevice {
 
     /// Events are looked for, and not waited for.
     pub fn do_not_block(&self) -> Result<(), DeviceError> {
-        // SAFETY: the context is open, and so is its descriptor.
-        let failed = unsafe {
-            let fd = self.context.as_ref().async_fd;
-            libc::fcntl(fd, libc::F_SETFL, libc::fcntl(fd, libc::F_GETFL) | libc::O_NONBLOCK)
-        };
-        self.check("fcntl", failed)
+        // SAFETY: the context is open.
+        let fd = unsafe { self.context.as_ref().async_fd };
+        self.check("fcntl", do_not_block(fd))
     }
 
     fn port_attributes(&self, number: u8) -> Result<ibv_port_attr, DeviceError> {
@@ -242,11 +240,16 @@ impl OpenDevice {
         if status == 0 {
             return Ok(());
         }
-        let source = match status {
-            -1 => io::Error::last_os_error(),
-            _ => io::Error::from_raw_os_error(status.abs()),
-        };
-        Err(DeviceError::Query { device: self.name.clone(), call, source })
+        Err(DeviceError::Query { device: self.name.clone(), call, source: error_of(status) })
+    }
+}
+
+/// Has whoever reads a channel be told that there is nothing. As fcntl(2) answers.
+pub fn do_not_block(channel: RawFd) -> i32 {
+    // SAFETY: the calls take numbers; one that is no descriptor is refused.
+    unsafe {
+        let flags = libc::fcntl(channel, libc::F_GETFL);
+        libc::fcntl(channel, libc::F_SETFL, flags | libc::O_NONBLOCK)
     }
 }
 

@@ -22,6 +22,7 @@ use super::{
     socket_address::{SocketAddress, address_at},
 };
 use crate::{
+    device::query::do_not_block,
     manager::{Happening, ManagedId, Manager, ManagerEvent},
     verbs::{Agreement, VerbsError},
 };
@@ -59,12 +60,7 @@ impl RdmaManager {
             reason: format!("rdma_create_event_channel: {}", io::Error::last_os_error()),
         })?;
         let manager = RdmaManager { channel, cm, device };
-        let fd = manager.descriptor();
-        // SAFETY: the descriptor is open.
-        let blocking = unsafe {
-            libc::fcntl(fd, libc::F_SETFL, libc::fcntl(fd, libc::F_GETFL) | libc::O_NONBLOCK)
-        };
-        if blocking != 0 {
+        if do_not_block(manager.descriptor()) != 0 {
             return Err(manager.error("fcntl"));
         }
         Ok(manager)

@@ -39,6 +39,7 @@ pub use self::{
 use self::{queue_pair::CREATE_QUEUE_PAIR, socket_address::address_at};
 use crate::{
     device::{DeviceError, LinkLayer, Port, PortState, query},
+    error::error_of,
     gid,
     interfaces::{InterfaceAddress, Interfaces},
     partition::{self, Partition},
@@ -201,14 +202,6 @@ impl Rdma {
     /// The error of a call that returns its number.
     fn refusal(&self, call: &'static str, number: i32) -> VerbsError {
         VerbsError::of_call(&self.open.name, call, error_of(number))
-    }
-}
-
-/// Why a call failed that returns its number.
-fn error_of(number: i32) -> io::Error {
-    match number {
-        -1 => io::Error::last_os_error(),
-        number => io::Error::from_raw_os_error(number.abs()),
     }
 }
 

@@ -12,13 +12,14 @@ use kestrel_core::window::Change;
 use rdma_core_sys::{inline, verbs::*};
 
 use super::{
-    Rdma, RdmaQueues, error_of,
+    Rdma, RdmaQueues,
     path::{of_c, to_c},
     queues::Handle,
     registration::access_flags,
 };
 use crate::{
     device::{LinkLayer, query::mtu_bytes_of},
+    error::error_of,
     path,
     verbs::{
         Agreement, Destination, EMPTY, GroupAddress, Origin, PathEnd, QueuePair, RemoteMemory,

@@ -10,7 +10,9 @@ use std::{
 
 use rdma_core_sys::{inline, verbs::*};
 
-use super::{Rdma, error_of, trouble::name_of};
+use super::{Rdma, trouble::name_of};
+use crate::device::query::do_not_block;
+use crate::error::error_of;
 use crate::verbs::{
     Completion, Completions, Depths, POLL_BURST, Queues, ReceiveRequest, Status, VerbsError,
 };
@@ -76,12 +78,8 @@ impl RdmaQueues {
             Handle::new(channel, verbs.ibv_destroy_comp_channel, "ibv_destroy_comp_channel")
         };
         let channel = channel.ok_or_else(|| device.error("ibv_create_comp_channel"))?;
-        // SAFETY: the channel is alive; its descriptor is open.
-        let blocking = unsafe {
-            let fd = (*channel.as_ptr()).fd;
-            libc::fcntl(fd, libc::F_SETFL, libc::fcntl(fd, libc::F_GETFL) | libc::O_NONBLOCK)
-        };
-        if blocking != 0 {
+        // SAFETY: the channel is alive.
+        if do_not_block(unsafe { (*channel.as_ptr()).fd }) != 0 {
             return Err(device.error("fcntl"));
         }
         let completion_queue = |depth: u32| {

@@ -5,9 +5,9 @@ use std::{io, ptr::NonNull, sync::Arc};
 use kestrel_core::memory::Piece;
 use rdma_core_sys::verbs::*;
 
-use super::{Rdma, error_of};
+use super::Rdma;
 use crate::{
-    error::locked_memory_max,
+    error::{error_of, locked_memory_max},
     memory::Memory,
     verbs::{Region, Registration, RemoteAccess, VerbsError},
 };
