@@ -90,6 +90,23 @@ fn what_a_peer_sent_before_it_closed_arrives() {
     }
 }
 
+/// Whom it cannot answer, it has heard all the same.
+#[test]
+fn what_a_peer_sent_before_it_closed_arrives_though_an_answer_finds_nobody() {
+    let (here, there) = (Node::open(), Node::open());
+    let (to, back) = (here.insert(there.address()), there.insert(here.address()));
+    for number in 0..50u64 {
+        there.endpoint.inject_tagged(&[number as u8; 40], back, number).unwrap();
+    }
+    drop(there);
+    // It looks for the peer as long as the call lasts, and for messages only afterwards.
+    here.endpoint.inject_tagged(&[0; 8], to, 99).unwrap_err();
+    for number in 0..50u64 {
+        here.endpoint.receive_tagged(vec![0; 40], FI_ADDR_UNSPEC, number, 0, number).unwrap();
+        assert_eq!(here.next().well().take_buffer().unwrap(), [number as u8; 40]);
+    }
+}
+
 /// It has left when the call returns: nobody reads it where its sender had it.
 #[test]
 fn what_was_injected_at_first_survives_its_endpoint() {

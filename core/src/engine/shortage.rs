@@ -128,6 +128,8 @@ impl<T: Transport> Engine<T> {
     fn ends_lane_of(&self, event: &TransportEvent) -> Option<PeerIndex> {
         match *event {
             TransportEvent::Died { peer } | TransportEvent::Closed { peer } => Some(peer),
+            // Whom we cannot answer may have sent before.
+            TransportEvent::Failed { peer, .. } => Some(peer),
             TransportEvent::Connected { peer, incarnation } => {
                 let known = self.peers[peer as usize].incarnation;
                 Some(peer).filter(|_| known.is_some_and(|known| known != incarnation))
