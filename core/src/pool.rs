@@ -20,6 +20,15 @@ struct Slot<R> {
     record: Option<R>,
 }
 
+impl<R> Slot<R> {
+    /// Puts a record into a free slot. An assignment would look whether there is one to drop.
+    #[inline(always)]
+    fn fill(&mut self, record: R) {
+        debug_assert!(self.record.is_none());
+        std::mem::forget(self.record.replace(record));
+    }
+}
+
 const NONE: u32 = u32::MAX;
 
 impl<R> Default for Pool<R> {
@@ -71,13 +80,13 @@ impl<R> Pool<R> {
         let index = self.free;
         if let Some(slot) = self.records.get_mut(index as usize) {
             self.free = slot.next_free;
-            slot.record = Some(record);
+            slot.fill(record);
             return index;
         }
         let index = self.fresh;
         self.fresh += 1;
         match self.records.get_mut(index as usize) {
-            Some(slot) => slot.record = Some(record),
+            Some(slot) => slot.fill(record),
             None => {
                 self.records.push(Slot { generation: 0, next_free: NONE, record: Some(record) })
             }

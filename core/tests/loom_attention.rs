@@ -106,7 +106,7 @@ struct Sender {
 impl Sender {
     fn send(&mut self, n: u32) {
         self.barrier.interruptible();
-        self.producer.end.put(0, n.into());
+        self.producer.end.first_line().put(0, n.into());
         self.producer.end.publish(n, 1);
         self.barrier.interruptible();
         let wish = self.producer.end.attention(self.fence != Fence::Own);

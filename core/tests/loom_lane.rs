@@ -19,8 +19,8 @@ fn send(producer: &mut LaneProducer, n: u32, lines: u64) {
     while !producer.has_room(lines).unwrap() {
         thread::yield_now();
     }
-    producer.put(0, u64::from(n));
-    producer.put(6, !u64::from(n));
+    producer.first_line().put(0, u64::from(n));
+    producer.first_line().put(6, !u64::from(n));
     for nth in 1..lines {
         producer.put_continuation(nth, content(n));
     }
@@ -112,7 +112,7 @@ fn a_packet_that_was_given_up_leaves_nothing_visible() {
         let (mut sender, mut receiver) = lane(4);
         let sending = thread::spawn(move || {
             let producer = &mut sender.end;
-            producer.put(0, 7);
+            producer.first_line().put(0, 7);
             producer.put_continuation(1, content(7));
             producer.put_continuation(2, content(7));
             // Here it might be killed. It goes on with something shorter instead.
@@ -161,8 +161,8 @@ fn the_model_sees_what_is_written_after_it_was_published() {
         let (mut sender, mut receiver) = lane(4);
         let sending = thread::spawn(move || {
             let producer = &mut sender.end;
-            producer.put(0, 1);
-            producer.put(6, !1);
+            producer.first_line().put(0, 1);
+            producer.first_line().put(6, !1);
             producer.publish(1, 1);
             producer.put_continuation(0, content(1));
         });

@@ -114,8 +114,8 @@ impl Side {
         let piece = unsafe { Piece::new(content.as_mut_ptr(), content.len()) };
         let head = Head::new(Kind::Eager, if shown { WAITS } else { 0 });
         let (pool, copier) = (&mut self.pool, &self.copier);
-        let means = Means { pool, copier, other_way: Some(&self.receive) };
-        if !self.send.push(means, head, 7, &[], piece).unwrap() {
+        let other_way = Some(&self.receive);
+        if !self.send.push(|| Means { pool, copier, other_way }, head, 7, &[], piece).unwrap() {
             return None;
         }
         self.sent += 1;

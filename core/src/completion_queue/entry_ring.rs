@@ -74,7 +74,11 @@ impl EntryRing {
             // SAFETY: the window is open and has room, so this is an entry that the
             // caller of `open_window` promised.
             unsafe {
-                *self.window = entry;
+                let target = &mut *self.window;
+                if target.owner.is_some() {
+                    drop_owner(target);
+                }
+                ptr::write(target, entry);
                 self.window = self.window.add(1);
             }
             return;
@@ -145,6 +149,13 @@ impl EntryRing {
         (larger.window, larger.window_end) = (self.window, self.window_end);
         *self = larger;
     }
+}
+
+/// Entries that a reader hands in again seldom own anything: whoever asks for buffers has taken them.
+#[cold]
+#[inline(never)]
+fn drop_owner(entry: &mut Entry) {
+    entry.owner = None;
 }
 
 impl Drop for EntryRing {

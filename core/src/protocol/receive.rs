@@ -52,9 +52,7 @@ impl<T: Transport> Engine<T> {
         if post.region.is_some() {
             return self.receive_in_region(source, set_down(post));
         }
-        self.receive_as(source, post, |engine, post| {
-            engine.receives.insert(ReceiveOperation::from_post(post))
-        })
+        self.receive_as::<false>(source, post)
     }
 
     /// The same where whom it is for is not in the address vector. What retrieves a claimed message names
@@ -78,32 +76,36 @@ impl<T: Transport> Engine<T> {
         source: SourceIndex,
         post: ReceivePost<'_>,
     ) -> Result<(), PostError> {
-        self.receive_as(source, post, Self::keep_receive)
+        self.receive_as::<true>(source, post)
     }
 
-    /// Posts a receive that is no more than a buffer to be filled once, which `keep` makes the record of.
+    /// Posts a receive that is no more than a buffer to be filled once. `IN_REGION`: the post may say
+    /// which region that lies in. (No closure makes the record: those are not always inlined.)
     #[inline(always)]
-    fn receive_as(
+    fn receive_as<const IN_REGION: bool>(
         &mut self,
         source: SourceIndex,
         post: ReceivePost<'_>,
-        keep: impl FnOnce(&mut Self, ReceivePost<'_>) -> u32,
     ) -> Result<(), PostError> {
         let tagged = post.flags.contains(Flags::TAGGED);
         let (tag, ignore) = (post.tag, post.ignore);
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-        if matcher.unexpected_len() > 0
-            && let Some(parked) = matcher.take_unexpected(source, tag, ignore)
-        {
-            let receive = keep(self, post);
+        let parked = match matcher.unexpected_len() {
+            0 => None,
+            _ => matcher.take_unexpected(source, tag, ignore),
+        };
+        if self.over && parked.is_none() {
+            return Err(PostError::NotConnected);
+        }
+        let receive = match IN_REGION {
+            true => self.keep_receive(post),
+            false => self.receives.insert(ReceiveOperation::from_post(post)),
+        };
+        if let Some(parked) = parked {
             self.receive_parked(receive, parked);
             self.flush();
             return Ok(());
         }
-        if self.over {
-            return Err(PostError::NotConnected);
-        }
-        let receive = keep(self, post);
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
         matcher.post(source, tag, ignore, receive);
         Ok(())

@@ -79,13 +79,12 @@ impl<T: Transport> Engine<T> {
             }
         }
         let cost = piece.len() as u64 + ENVELOPE_COST;
-        if !self.has_credit(peer, cost) {
+        let record = &self.peers[peer as usize];
+        let (clear, confirms) = (record.clear, record.confirms);
+        if !self.has_credit(peer, cost) || confirms && self.confirms(peer, post.flags) {
             return self.send_queued(peer, set_down(post));
         }
-        if self.confirms(peer, post.flags) {
-            return self.send_queued(peer, set_down(post));
-        }
-        if self.peers[peer as usize].clear && self.push_eager(peer, &post, piece) {
+        if clear && self.push_eager(peer, &post, piece) {
             self.peers[peer as usize].charged += cost;
             self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
             return Ok(());

@@ -91,7 +91,42 @@ pub struct LaneProducer {
     control: NonNull<LaneControl>,
     mask: u64,
     position: u64,
-    head: u64,
+    /// The first position that is not free yet: a whole lane behind the head that was last seen.
+    limit: u64,
+}
+
+/// The first line of the packet under way, looked up once for all that is written to it.
+pub struct FirstLine<'a> {
+    producer: &'a mut LaneProducer,
+    line: NonNull<Line>,
+}
+
+impl FirstLine<'_> {
+    #[inline(always)]
+    fn line(&self) -> &Line {
+        // SAFETY: a line of the producer, whose lines live as long as it does.
+        unsafe { self.line.as_ref() }
+    }
+
+    /// Writes inline word `index` (0 to 6): word 0 of these is the packet's tag word, 1 to 6 its
+    /// inline content.
+    #[inline(always)]
+    pub fn put(&self, index: usize, word: u64) {
+        debug_assert!(index < LINE_WORDS - 1);
+        self.line().words[index + 1].store(word, Ordering::Relaxed);
+    }
+
+    /// Publishes the packet, of `lines` lines, with `meta` in the high half of its first word. The
+    /// caller has made sure of the room.
+    #[inline(always)]
+    pub fn publish(self, meta: u32, lines: u64) {
+        debug_assert!(self.producer.free_seen() >= lines && lines >= 1);
+        let position = self.producer.position;
+        let word = u64::from(meta) << 32 | u64::from(stamp(position));
+        // R2: pairs with A2 in `LaneConsumer::peek`.
+        self.line().words[0].store(word, Ordering::Release);
+        self.producer.position = position + lines;
+    }
 }
 
 /// The receiving end of a lane. One owner; `&mut self` makes it single-consumer.
@@ -120,7 +155,7 @@ impl LaneProducer {
     /// two, 2 at least; no other producer exists for them.
     pub unsafe fn new(lines: NonNull<Line>, count: usize, control: NonNull<LaneControl>) -> Self {
         assert!(count.is_power_of_two() && (2..1 << 31).contains(&count));
-        LaneProducer { lines, control, mask: count as u64 - 1, position: 0, head: 0 }
+        LaneProducer { lines, control, mask: count as u64 - 1, position: 0, limit: count as u64 }
     }
 
     #[inline(always)]
@@ -144,23 +179,23 @@ impl LaneProducer {
     /// The consumer's head, as last seen.
     #[inline(always)]
     pub fn head(&self) -> u64 {
-        self.head
+        self.limit - (self.mask + 1)
     }
 
     /// Lines free as far as the last look at the head tells.
     #[inline(always)]
     pub fn free_seen(&self) -> u64 {
-        self.mask + 1 - (self.position - self.head)
+        self.limit - self.position
     }
 
     /// Looks at the consumer's head again. Cost: one line from the other core.
     pub fn refresh(&mut self) -> Result<(), LaneCorrupt> {
         // A1: pairs with R1 in `LaneConsumer::publish_head`.
         let head = self.control().flow.head.load(Ordering::Acquire);
-        if head < self.head || head > self.position {
-            return Err(LaneCorrupt { head, last: self.head, position: self.position });
+        if head < self.head() || head > self.position {
+            return Err(LaneCorrupt { head, last: self.head(), position: self.position });
         }
-        self.head = head;
+        self.limit = head + self.mask + 1;
         Ok(())
     }
 
@@ -174,12 +209,11 @@ impl LaneProducer {
         Ok(self.free_seen() >= lines)
     }
 
-    /// Writes inline word `index` (0 to 6) of the packet under way; word 0 of
-    /// these is the packet's tag word, 1 to 6 its inline content.
+    /// The first line of the packet under way, to be written.
     #[inline(always)]
-    pub fn put(&mut self, index: usize, word: u64) {
-        debug_assert!(index < LINE_WORDS - 1);
-        self.line(self.position).words[index + 1].store(word, Ordering::Relaxed);
+    pub fn first_line(&mut self) -> FirstLine<'_> {
+        let line = NonNull::from(self.line(self.position));
+        FirstLine { producer: self, line }
     }
 
     /// Writes a continuation line: the `nth` line after the first (from 1).
@@ -197,11 +231,7 @@ impl LaneProducer {
     /// half of its first word. The caller has made sure of the room.
     #[inline(always)]
     pub fn publish(&mut self, meta: u32, lines: u64) {
-        debug_assert!(self.free_seen() >= lines && lines >= 1);
-        let word = u64::from(meta) << 32 | u64::from(stamp(self.position));
-        // R2: pairs with A2 in `LaneConsumer::peek`.
-        self.line(self.position).words[0].store(word, Ordering::Release);
-        self.position += lines;
+        self.first_line().publish(meta, lines);
     }
 
     /// Asks the cache for the next line, to write to it.

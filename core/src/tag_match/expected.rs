@@ -3,6 +3,7 @@
 use super::class::{CLASS_COUNT_MAX, Class, NO_SLOT, Slot, Slots};
 use super::live::{Live, OVERFLOW_SLOT};
 use super::nodes::{Node, Nodes};
+use super::recent::Recent;
 use super::table::{Chains, Key, Link, NIL, Table};
 use super::{STICKY, SourceIndex};
 
@@ -94,6 +95,8 @@ struct Place {
 pub(super) struct Expected {
     nodes: Nodes<Posted>,
     slots: Slots<Table>,
+    /// By slot.
+    recent: [Recent; CLASS_COUNT_MAX],
     live: Live,
     sequence: u64,
     /// In posting order, searched from the front.
@@ -107,6 +110,7 @@ impl Expected {
         Expected {
             nodes: Nodes::with_capacity(capacity),
             slots: Slots::new(Table::new),
+            recent: [Recent::NONE; CLASS_COUNT_MAX],
             live: Live::NONE,
             sequence: 0,
             overflow: Vec::new(),
@@ -135,10 +139,12 @@ impl Expected {
         self.nodes.occupy(id);
         let nodes = self.nodes.as_mut_slice();
         let table = &mut self.slots.get_mut(slot).content;
+        let recent = &mut self.recent[slot % CLASS_COUNT_MAX];
         if table.is_full() {
             table.reserve(nodes, table.len() as usize + 1);
+            recent.renew(table);
         }
-        let link = table.append(nodes, table.bucket(key), id);
+        let link = table.append(nodes, recent.bucket(table, key), id);
         let order = self.sequence << 8 | slot as u64;
         nodes[id as usize] = Posted::new(order, key, receive, link);
         self.live.mark(slot);
@@ -161,6 +167,7 @@ impl Expected {
         };
         let table = self.slots.assign(slot, class);
         table.reserve(self.nodes.as_mut_slice(), self.capacity);
+        self.recent[slot].renew(table);
         slot
     }
 
@@ -200,7 +207,7 @@ impl Expected {
     fn take_from(&mut self, slot: usize, source: SourceIndex, tag: u64) -> Option<u32> {
         let Slot { class, content: table } = self.slots.get_mut(slot);
         let key = class.key(source, tag);
-        let bucket = table.bucket(key);
+        let bucket = self.recent[slot % CLASS_COUNT_MAX].bucket(table, key);
         let id = table.first(bucket);
         if id == NIL {
             return None;

@@ -26,6 +26,7 @@ mod class;
 mod expected;
 mod live;
 mod nodes;
+mod recent;
 mod table;
 mod unexpected;
 

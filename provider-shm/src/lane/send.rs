@@ -8,7 +8,8 @@ use kestrel_core::{
         claims::Claims,
         filling,
         lane::{
-            CONTINUATION_BYTES, INLINE_BYTES, INLINE_WORDS, LINE_WORDS, LaneProducer, WISH_CLOSED,
+            CONTINUATION_BYTES, FirstLine, INLINE_BYTES, INLINE_WORDS, LINE_WORDS, LaneProducer,
+            WISH_CLOSED,
         },
         leases::Leases,
     },
@@ -42,6 +43,8 @@ pub struct SendLane {
     asymmetric: bool,
     /// The receiver's wish that was last answered.
     answered: u32,
+    /// The last packet's payload did not fit its line: an answer's may not either.
+    was_long: bool,
     /// Who receives.
     pub peer: PeerIdentity,
     giver: Arc<Giver>,
@@ -80,7 +83,19 @@ impl SendLane {
         let lends_own = lends_all && own.is_some();
         let giver = Arc::new(Giver::new(memory, own.as_ref()));
         let loan = Loan::default();
-        SendLane { producer, own, lends_own, loan, bell, asymmetric, answered: 0, peer, giver }
+        let (answered, was_long) = (0, false);
+        SendLane {
+            producer,
+            own,
+            lends_own,
+            loan,
+            bell,
+            asymmetric,
+            answered,
+            was_long,
+            peer,
+            giver,
+        }
     }
 
     /// How much of `wanted` bytes of payload one packet can carry now.
@@ -143,18 +158,19 @@ impl SendLane {
         Some((Owner::Lane, own.place(&mut self.loan, length, position)?))
     }
 
-    /// Pushes a packet if there is room for it.
+    /// Pushes a packet if there is room for it. Only one whose payload does not fit its line needs the
+    /// `means`.
     #[inline(always)]
-    pub fn push(
+    pub fn push<'a>(
         &mut self,
-        means: Means<'_>,
+        means: impl FnOnce() -> Means<'a>,
         head: Head,
         word: u64,
         words: &[u64],
         payload: Piece,
     ) -> Result<bool, LaneError> {
         if words.len() * 8 + payload.len() > INLINE_BYTES {
-            return self.push_outside(means, head, word, words, payload);
+            return self.push_outside(means(), head, word, words, payload);
         }
         if !self.producer.has_room(1 + RESERVED_LINES)? {
             return Ok(false);
@@ -174,23 +190,21 @@ impl SendLane {
 
     #[inline(always)]
     fn put_inline(&mut self, mut head: Head, word: u64, words: &[u64], payload: Piece) {
-        self.producer.put(0, word);
+        head.length = payload.len() as u16;
+        let line = self.producer.first_line();
+        line.put(0, word);
         if payload.len() == 8 {
             // What latency is measured with, and what most messages are.
-            self.producer.put(1 + words.len(), payload.read_word());
+            line.put(1 + words.len(), payload.read_word());
         } else if !payload.is_empty() {
-            let mut content = [0; INLINE_WORDS];
-            payload.copy_to_words(&mut content, 0);
-            let count = payload.len().div_ceil(8);
-            for (index, &word) in content[..count].iter().enumerate() {
-                self.producer.put(1 + words.len() + index, word);
-            }
+            put_payload(&line, 1 + words.len(), payload);
         }
         for (index, &word) in words.iter().enumerate() {
-            self.producer.put(1 + index, word);
+            line.put(1 + index, word);
         }
-        head.length = payload.len() as u16;
-        self.publish(head, 1);
+        line.publish(head.to_word(), 1);
+        self.was_long = false;
+        self.answer_wish();
     }
 
     #[inline(always)]
@@ -202,7 +216,7 @@ impl SendLane {
     #[inline(always)]
     fn answer_wish(&mut self) {
         let wish = self.producer.attention(self.asymmetric);
-        if wish != 0 && wish != self.answered {
+        if wish != 0 {
             self.ring(wish);
         }
     }
@@ -210,8 +224,8 @@ impl SendLane {
     #[cold]
     #[inline(never)]
     fn ring(&mut self, wish: u32) {
-        self.answered = wish;
-        if wish != WISH_CLOSED {
+        let is_answered = std::mem::replace(&mut self.answered, wish) == wish;
+        if !is_answered && wish != WISH_CLOSED {
             self.bell.ring();
         }
     }
@@ -233,6 +247,7 @@ impl SendLane {
         if !self.producer.has_room(1 + RESERVED_LINES)? {
             return Ok(false);
         }
+        self.was_long = true;
         let Means { pool, copier, other_way } = means;
         let mut place = self.place_to_and_fro(other_way, payload.len());
         if place.is_none() {
@@ -286,11 +301,12 @@ impl SendLane {
 
     #[inline(always)]
     fn put_words(&mut self, word: u64, words: &[u64], place: u64) {
-        self.producer.put(0, word);
+        let line = self.producer.first_line();
+        line.put(0, word);
         for (index, &word) in words.iter().enumerate() {
-            self.producer.put(1 + index, word);
+            line.put(1 + index, word);
         }
-        self.producer.put(1 + CHUNK_WORD, place);
+        line.put(1 + CHUNK_WORD, place);
     }
 
     /// Publishes a packet, and copies its payload in then: who waits for it can begin meanwhile. Who
@@ -322,9 +338,10 @@ impl SendLane {
         if !self.producer.has_room(1 + lines + RESERVED_LINES)? {
             return Ok(false);
         }
-        self.producer.put(0, word);
+        let line = self.producer.first_line();
+        line.put(0, word);
         for (index, &word) in words.iter().enumerate() {
-            self.producer.put(1 + index, word);
+            line.put(1 + index, word);
         }
         for nth in 0..lines {
             let part = payload.part(nth as usize * CONTINUATION_BYTES, CONTINUATION_BYTES);
@@ -345,10 +362,10 @@ impl SendLane {
     }
 
     /// The same for where the payload of an answer to a packet with `head` would lie, whose lines nobody
-    /// polls: unless that is in the packet's own chunk.
+    /// polls: unless that is in the packet's own chunk, or what was sent last fit its line.
     #[inline(always)]
     pub fn prepare_payload(&self, pool: &ChunkPool, head: Head) {
-        if lies_in_chunk(head) && self.giver.gives() {
+        if !self.was_long || lies_in_chunk(head) && self.giver.gives() {
             return;
         }
         self.lender(pool).prepare(&self.loan);
@@ -409,5 +426,15 @@ impl SendLane {
             pool.take_all(&mut self.loan);
         }
         self.peer
+    }
+}
+
+/// Writes a payload that fits the line behind what is there, from inline word `from` on.
+#[inline(never)]
+fn put_payload(line: &FirstLine<'_>, from: usize, payload: Piece) {
+    let mut content = [0; INLINE_WORDS];
+    payload.copy_to_words(&mut content, 0);
+    for (index, &word) in content[..payload.len().div_ceil(8)].iter().enumerate() {
+        line.put(from + index, word);
     }
 }

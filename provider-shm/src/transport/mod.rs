@@ -260,8 +260,8 @@ impl Transport for ShmTransport {
             return lane.push_last(head).unwrap_or(false);
         }
         let (pool, copier) = (&mut self.pool, &self.copier);
-        let means = Means { pool, copier, other_way: receive.as_deref() };
-        match lane.push(means, head, word, words, payload) {
+        let other_way = receive.as_deref();
+        match lane.push(|| Means { pool, copier, other_way }, head, word, words, payload) {
             Ok(pushed) => pushed,
             Err(error) => {
                 self.broke(peer, error);

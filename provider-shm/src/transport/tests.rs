@@ -103,9 +103,11 @@ impl Sender {
         // SAFETY: the content lives through the call.
         let piece = unsafe { Piece::new(content.as_mut_ptr(), content.len()) };
         let copier = Copier::choose("memcpy").unwrap();
-        let means = Means { pool: &mut self.pool, copier: &copier, other_way: None };
-        let head = Head::new(Kind::Eager, flags);
-        assert!(self.lane.push(means, head, tag, &[], piece).unwrap());
+        let (pool, head) = (&mut self.pool, Head::new(Kind::Eager, flags));
+        let lane = &mut self.lane;
+        let pushed =
+            lane.push(|| Means { pool, copier: &copier, other_way: None }, head, tag, &[], piece);
+        assert!(pushed.unwrap());
     }
 
     /// The second packet, which is shown while it is copied in, is not there yet after all.
