@@ -283,7 +283,7 @@ impl<P: Provider> Domain<P> {
         self.events.get()
     }
 
-    /// What finds deferred work.
+    /// The deferred work of the whole domain.
     pub(crate) fn works(&self) -> &Arc<Deferrals> {
         &self.works
     }

@@ -1,14 +1,14 @@
-//! What a transport knows of a multicast group: see [`crate::transport::Transport::join`].
+//! What a transport knows of a multicast group: see [`crate::transport::Multicast::join`].
 
 use crate::address::Address;
 
 /// How a datagram gets to all who hear a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// The transport carries it to them: [`crate::transport::Transport::push_to_group`].
+    /// The transport carries it to them: [`crate::transport::Multicast::push_to_group`].
     Carried,
     /// The transport knows who they are, and each is sent to:
-    /// [`crate::transport::Transport::members`].
+    /// [`crate::transport::Multicast::members`].
     Listed,
 }
 

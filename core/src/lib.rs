@@ -3,24 +3,36 @@
 //! The interface is what the crate `kestrel` re-exports. Everything else here serves kestrel's own
 //! crates, the C door and the tests among them, and may change without notice.
 //!
-//! In reading order: what a transport is ([`transport`]), what an application
-//! opens ([`domain`], [`endpoint`], [`completion_queue`], …), what drives it
-//! ([`engine`]), what it says on the wire ([`wire`], [`protocol`]), how messages
-//! meet receives ([`tag_match`]), and the small structures below all that.
+//! In reading order, which is that of the declarations below:
+//!
+//! 1. What everything speaks of: [`address`], [`flags`], [`error`], [`config`].
+//! 2. What a transport is, and what core asks of it: [`transport`], [`window`].
+//! 3. What an application opens: [`domain`], [`endpoint`], [`completion_queue`], [`address_vector`], …
+//! 4. What drives it: [`engine`].
+//! 5. What it says to peers: [`protocol`], in the packets of [`wire`].
+//! 6. How messages meet receives: [`tag_match`].
+//! 7. What operations are made of: [`operation`], [`one_sided`], [`memory`].
+//! 8. The small structures below all that: [`ring`], [`pool`], …
+//!
+//! `docs/glossary.md` has kestrel's own words beside the usual terms, and `docs/architecture.md` the
+//! reasons.
 
 #![deny(unsafe_code)]
 
-// What everything speaks of.
+// 1. What everything speaks of.
 pub mod address;
 pub mod auth_key;
 pub mod config;
 pub mod error;
 pub mod flags;
 
-// Objects that an application opens.
+// 2. What a transport is.
+pub mod group;
+pub mod transport;
+pub mod window;
+
+// 3. Objects that an application opens.
 pub mod address_vector;
-pub mod bind_count;
-pub mod buffering;
 pub mod completion_counter;
 pub mod completion_queue;
 pub mod connection;
@@ -36,23 +48,28 @@ pub mod shared_context;
 pub mod socket_endpoint;
 pub mod triggered;
 
-// What drives them.
+// 4. What drives them.
 pub mod engine;
-pub mod group;
+#[allow(unsafe_code)]
+pub mod poll_set;
+
+// 5. What is said to peers.
+pub mod buffering;
 pub mod protocol;
-pub mod tag_match;
-pub mod transport;
-pub mod window;
 pub mod wire;
 
-// What operations are made of.
+// 6. How messages meet receives.
+pub mod tag_match;
+
+// 7. What operations are made of.
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod one_sided;
 pub mod operation;
 pub mod owned;
-#[allow(unsafe_code)]
-pub mod poll_set;
+
+// 8. Small structures below all that.
+pub mod bind_count;
 pub mod pool;
 #[allow(unsafe_code)]
 pub mod prefetch;

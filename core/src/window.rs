@@ -191,9 +191,9 @@ pub struct Request {
     /// Of a write: what the target is told when it is done, as an arrival of
     /// [`crate::wire::Kind::Written`].
     pub data: Option<u32>,
-    /// What our adapter knows our bytes by, if they are registered ([`Transport::register_own`]).
+    /// What our adapter knows our bytes by, if they are registered ([`Windows::register_own`]).
     ///
-    /// [`Transport::register_own`]: crate::transport::Transport::register_own
+    /// [`Windows::register_own`]: crate::transport::Windows::register_own
     pub local_key: Option<u32>,
 }
 

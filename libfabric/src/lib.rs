@@ -2,8 +2,8 @@
 //!
 //! This crate translates and does nothing else; behaviour lives in `kestrel-core`.
 //! In reading order: how libfabric finds us ([`provider`]) and what we ask of it
-//! ([`host`], [`parameters`], [`logging`]); discovery ([`getinfo`], [`hints`],
-//! [`answer`], [`versioned`], [`nic`], [`instances`]); the objects, one module each, over what all of them share
+//! ([`host`], [`parameters`], [`logging`]); discovery ([`getinfo`], [`hints`], [`answer`],
+//! [`versioned`], `nic`, `instances`); the objects, one module each, over what all of them share
 //! ([`object`], [`outcome`]); and libfabric's own types ([`abi`]).
 //!
 //! Calls of the data path are one cast away from core, and abort on a panic. All
@@ -24,7 +24,6 @@ pub use kestrel_fi_abi as abi;
 pub mod host;
 pub mod logging;
 pub mod parameters;
-mod passive_endpoint;
 pub mod provider;
 
 // Discovery.
@@ -58,6 +57,7 @@ pub mod event_queue;
 pub mod fabric;
 pub mod memory_region;
 mod multicast;
+mod passive_endpoint;
 pub mod poll_set;
 pub mod scalable_endpoint;
 pub mod shared_receive;

@@ -5,21 +5,27 @@
 //! 1. [`station`]: an endpoint's presence on this host: its address, its events, its doorbell.
 //! 2. [`region`]: sealed memory that passes between processes: lanes and chunk pools.
 //! 3. [`doorbell`]: the eventfd that wakes a sleeping peer.
-//! 4. `control`: the one sleeping thread a process that answers and starts handshakes.
+//! 4. `control`: the one sleeping thread a process that answers and starts handshakes; `sys`: the
+//!    socket calls that rustix lacks.
 //! 5. [`process`]: who a peer process is, and how its death is noticed.
-//! 6. [`cma`]: reading a peer's memory, and the probe that says whether we may; `end_mark`: the
-//!    word by which a reader knows that it was the peer's.
-//! 7. [`barrier`], [`lcore`], [`limits`]: what a process arranges once.
-//!
-//! 8. [`named_memory`]: memory with a name, for address vectors that processes share;
+//! 6. [`cma`]: reading and writing a peer's memory, and the probe that says whether we may;
+//!    `memory_file`: the same memory as a file, for short copies; `end_mark`: the word by which a
+//!    reader knows that it was the peer's.
+//! 7. `guest`: a peer that reaches our memory by itself; `permit`: the nonce that each of its writes
+//!    carries, so that they can be ended.
+//! 8. [`barrier`], [`lcore`]: what a process arranges once: fences that cost one side nothing, and
+//!    the core of a spinning thread.
+//! 9. [`named_memory`]: memory with a name, for address vectors that processes share;
 //!    `group_table`: who hears a multicast group.
+//! 10. [`limits`]: the error of a process that runs out of descriptors.
 //!
 //! And the data path:
 //!
-//! 9. [`copy`]: the routines that move payload, chosen by CPU.
-//! 10. [`chunk`]: the bounded pool that longer payload passes through.
-//! 11. [`lane`]: a packet in lines and chunks, and what is checked of one.
-//! 12. [`transport`], [`provider`]: what core drives.
+//! 11. [`copy`]: the routines that move payload, chosen by CPU.
+//! 12. [`chunk`]: the bounded pool that longer payload passes through.
+//! 13. [`lane`]: a packet in lines and chunks, and what is checked of one; `lane_error`: what can be
+//!     wrong with it.
+//! 14. [`transport`], [`provider`]: what core drives.
 
 #![deny(unsafe_code)]
 

@@ -1,30 +1,53 @@
-//! The engine: what owns an endpoint's matcher, operations and peers, and moves
-//! everything forward when it is polled.
+//! The engine: what owns an endpoint's matcher, operations and peers, and moves everything forward
+//! when it is polled.
 //!
-//! One owner at a time ([`unit`]), so nothing in here is atomic. The verbs of
-//! the protocol are in [`crate::protocol`]; this file has the state and the
-//! poll loop.
+//! One owner at a time ([`unit`]), so nothing in here is atomic. The actions of the protocol are in
+//! [`crate::protocol`]; this file has the state and the poll loop. In reading order:
+//!
+//! 1. State: [`peer`] is what is known of a peer, [`report`] how completions are told; [`regions`]
+//!    are those found by their keys, `reserve` is memory for a copy that must not fail.
+//! 2. Ownership: [`ownership`] has the rules, [`unit`] an engine that any thread may post to, and
+//!    `submission` what is left for the owner.
+//! 3. Peers: [`route`] leads from an address to a peer, [`keys`] to one by its authorization key;
+//!    `source` is about messages from nobody in the vector, [`context`] about scalable endpoints.
+//!    `leaving` is about what has to leave though nobody may poll for it, `gone` gives the places of
+//!    peers that are gone to others.
+//! 4. Progress: [`progress`] has the helper threads, [`idle`] what a poller does that finds nothing,
+//!    [`sleep`] who sleeps on the bell, [`driven`] how an event queue drives a unit.
+//! 5. Order of completions: `order`, for endpoints that ask for one.
+//! 6. Shortage: what waits for memory (`shortage`), or for a reader (`unread`).
 
-pub mod context;
-pub mod driven;
-mod gone;
-pub mod idle;
-pub mod keys;
-mod leaving;
-pub(crate) mod order;
-pub mod ownership;
+// 1. State.
 pub mod peer;
-pub mod progress;
 pub mod regions;
 pub mod report;
 pub(crate) mod reserve;
-pub mod route;
-pub(crate) mod shortage;
-pub mod sleep;
-mod source;
+
+// 2. Ownership.
+pub mod ownership;
 pub(crate) mod submission;
 #[allow(unsafe_code)]
 pub mod unit;
+
+// 3. Peers.
+pub mod context;
+mod gone;
+pub mod keys;
+mod leaving;
+pub mod route;
+mod source;
+
+// 4. Progress.
+pub mod driven;
+pub mod idle;
+pub mod progress;
+pub mod sleep;
+
+// 5. Order of completions.
+pub(crate) mod order;
+
+// 6. Shortage.
+pub(crate) mod shortage;
 mod unread;
 
 use std::{

@@ -81,9 +81,9 @@ pub struct Peer {
     pub parted: Errno,
     /// In the engine's backlog.
     pub in_backlog: bool,
-    /// Credit used so far, and the last credit seen.
+    /// Credit used so far. Units: bytes.
     pub charged: u64,
-    /// The credit that the peer has granted us, as last seen.
+    /// The credit that the peer has granted us, as last seen. Units: bytes.
     pub credit: u64,
     /// The receiving side of credit: what arrived, what was let go, what was
     /// granted, and when to grant again.

@@ -304,7 +304,6 @@ impl<T: Transport> Engine<T> {
                 self.fail_send(send, why);
             }
         }
-        // Receives of datagrams wait for whoever comes.
         if self.datagrams.is_some() {
             return self.drop_held_for(peer);
         }

@@ -411,8 +411,7 @@ impl<T: Transport> Engine<T> {
         (self.sends[index].peer == peer).then_some(index)
     }
 
-    /// A directed or multi-receive buffer gets a message: where in it, and how
-    /// much fits.
+    /// Where in the buffer of its receive a message of `total` bytes goes, and how much of it fits.
     pub(crate) fn open_receive(&mut self, receive: u32, is_posted: bool, total: usize) -> Target {
         if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
             return self.open_multi(receive, is_posted, total);
@@ -421,7 +420,7 @@ impl<T: Transport> Engine<T> {
         Target::Receive { receive, start: 0, room }
     }
 
-    /// The same for a receive that is not posted: it found its message waiting.
+    /// Where a message goes whose receive is not posted, since it found the message waiting.
     pub(crate) fn open_unposted(&mut self, receive: u32, total: usize) -> Target {
         self.open_receive(receive, false, total)
     }

@@ -5,8 +5,8 @@ use super::PeerIndex;
 /// For transports whose packets leave this process after they are pushed. Unless one says otherwise,
 /// what is pushed is in the peer's reach.
 pub trait Confirmation {
-    /// Whether a packet to `peer`, which is connected, may still be lost after [`Self::push`] took
-    /// it: if the connection fails, or this process ends.
+    /// Whether a packet to `peer`, which is connected, may still be lost after
+    /// [`super::Transport::push`] took it: if the connection fails, or this process ends.
     fn confirms(&self, _peer: PeerIndex) -> bool {
         false
     }

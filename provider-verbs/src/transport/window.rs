@@ -239,7 +239,7 @@ pub(super) fn register<V: Verbs>(
     local_write: bool,
 ) -> Option<Lent<V>> {
     // SAFETY: the piece is promised to be valid until the registration is dropped
-    // (`Transport::register`).
+    // (`Windows::register`).
     let made = unsafe { device.register(memory, remote(access), local_write) };
     let registration = made.inspect_err(|error| tracing::info!("not leased: {error}")).ok()?;
     let registration = ManuallyDrop::new(registration);
