@@ -1,7 +1,7 @@
 //! The side of a handshake that is connected to, and will receive.
 
 use std::{
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -23,7 +23,7 @@ use super::{
     offer::{Answer, Caller},
     proof::{self, Speaker},
     random,
-    socket::{self, Received},
+    socket::{self, Received, Socket},
     thread::{ControlThread, RESUME},
     wire::{Accept, Hello, Message, Nonce, RejectReason, WireError, is_one_place},
 };
@@ -55,7 +55,7 @@ pub(super) struct Incoming<V: Verbs> {
 
 /// What carries it.
 enum Asker<V: Verbs> {
-    Tcp { socket: TcpStream, input: Vec<u8>, nonce: Nonce },
+    Tcp { socket: Socket, input: Vec<u8>, nonce: Nonce },
     Managed(ManagedIdOf<V>),
 }
 
@@ -74,7 +74,7 @@ impl<V: Verbs> Incoming<V> {
         }
     }
 
-    fn socket(&self) -> Option<&TcpStream> {
+    fn socket(&self) -> Option<&Socket> {
         match &self.asker {
             Asker::Tcp { socket, .. } => Some(socket),
             Asker::Managed(_) => None,
@@ -123,7 +123,7 @@ impl<V: Verbs> ControlThread<V> {
         }
     }
 
-    fn greet(&mut self, station: u64, socket: TcpStream) {
+    fn greet(&mut self, station: u64, socket: Socket) {
         let Ok(from) = socket.peer_addr() else {
             return socket::hang_up(&socket);
         };

@@ -23,7 +23,6 @@ pub mod wire;
 use std::{
     io,
     net::SocketAddr,
-    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -96,7 +95,7 @@ pub enum Command<V: Verbs> {
 /// The control thread's side of an endpoint.
 pub struct StationRecord<V: Verbs> {
     pub id: u64,
-    pub listener: OwnedFd,
+    pub listener: socket::Listener,
     pub address: SocketAddr,
     pub incarnation: u64,
     pub keys: ProvedKeys,

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     io,
-    net::{IpAddr, TcpStream},
+    net::IpAddr,
     os::fd::{AsFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -25,7 +25,7 @@ use super::{
     connect::Outgoing,
     line::Line,
     managed::PROBE,
-    socket::{self, Received},
+    socket::{self, Received, Socket},
     wire::Message,
 };
 use crate::{manager::ManagedId, station::StationEvent, verbs::Verbs};
@@ -310,12 +310,12 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     /// Tells epoll of a handshake's socket.
-    pub(super) fn watch(&self, id: u64, socket: &TcpStream, flags: EventFlags) -> io::Result<()> {
+    pub(super) fn watch(&self, id: u64, socket: &Socket, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, socket, Token::Handshake(id).data(), flags)?)
     }
 
     /// Closes a handshake's socket for good.
-    pub(super) fn close(&self, socket: &TcpStream) {
+    pub(super) fn close(&self, socket: &Socket) {
         let _ = epoll::delete(&self.epoll, socket);
         socket::hang_up(socket);
     }

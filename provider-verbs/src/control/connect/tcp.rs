@@ -1,6 +1,6 @@
 //! An attempt over TCP: the connection, what the peer greets with, our question, its answer.
 
-use std::{io, net::TcpStream, time::Instant};
+use std::{io, time::Instant};
 
 use kestrel_core::auth_key::AuthKey;
 use rustix::{event::epoll::EventFlags, io::Errno};
@@ -13,7 +13,7 @@ use crate::{
         offer::Offer,
         proof::{self, Speaker},
         random,
-        socket::{self, Received},
+        socket::{self, Received, Socket},
         thread::{ControlThread, Token},
         wire::{Accept, Hello, Message, Nonce, RejectReason, WireError, is_one_place},
     },
@@ -23,7 +23,7 @@ use crate::{
 
 /// What was sent, and what for.
 pub(super) struct Asked<V: Verbs> {
-    pub(super) socket: TcpStream,
+    pub(super) socket: Socket,
     input: Vec<u8>,
     offer: Offer<V>,
     /// Theirs and ours.
