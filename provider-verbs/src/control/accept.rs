@@ -293,7 +293,9 @@ impl<V: Verbs> ControlThread<V> {
         let peer = PeerIdentity { address, incarnation: hello.incarnation, key: key.number };
         let caller = Caller { peer, credit: hello.credit, place: Some(hello.end) };
         let (made, end) = Answer::new(record, id, &caller, |pair, first_packet| {
-            pair.connect(first_packet, &record.shared.origin, &hello.end).map(|()| None)
+            let (device, origin) = (record.shared.device.name(), &record.shared.origin);
+            let join = || pair.connect(first_packet, origin, &hello.end).map(|()| None);
+            self.nowhere.look(device, &origin.port, address.ip(), &hello.end, join)
         })?;
         let accept = Accept {
             incarnation: record.incarnation,

@@ -25,6 +25,7 @@ use super::{
     connect::Outgoing,
     line::Line,
     managed::PROBE,
+    nowhere::Nowhere,
     socket::{self, Received, Socket},
     wire::Message,
 };
@@ -33,6 +34,9 @@ use crate::{manager::ManagedId, station::StationEvent, verbs::Verbs};
 const EVENTS_AT_ONCE: usize = 64;
 /// After a panic, which is a bug: long enough not to spin, short enough to serve on.
 const PANIC_PAUSE: Duration = Duration::from_millis(100);
+
+/// After an event that took so long, orders and timers come before the next one.
+const HELD_UP: Duration = Duration::from_millis(10);
 
 /// The timer after which connections are taken again.
 pub(super) const RESUME: u64 = 0;
@@ -93,6 +97,7 @@ pub(super) struct ControlThread<V: Verbs> {
     pub(super) incoming: HashMap<u64, Incoming<V>>,
     pub(super) links: HashMap<u64, Link<V>>,
     pub(super) heard: Heard,
+    pub(super) nowhere: Nowhere,
     /// Once a station uses it.
     pub(super) manager: Option<Arc<V::Manager>>,
     /// Once there is a station on it.
@@ -124,6 +129,7 @@ impl<V: Verbs> ControlThread<V> {
             incoming: HashMap::new(),
             links: HashMap::new(),
             heard: Heard::default(),
+            nowhere: Nowhere::default(),
             manager: None,
             device: None,
             device_failed: None,
@@ -151,9 +157,7 @@ impl<V: Verbs> ControlThread<V> {
 
     /// First what a turn that met a bug may have left, then what comes.
     fn turn(&mut self, events: &mut Vec<epoll::Event>) {
-        self.take_orders();
-        self.run_timers();
-        self.begin_waiting();
+        self.go_on();
         if self.stop {
             return;
         }
@@ -169,6 +173,7 @@ impl<V: Verbs> ControlThread<V> {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => panic!("epoll_wait: {errno}"),
         }
+        let mut since = Instant::now();
         for event in events.iter() {
             match Token::of(event.data) {
                 Token::Wake => self.orders.wake.drain(),
@@ -178,7 +183,22 @@ impl<V: Verbs> ControlThread<V> {
                 Token::Manager => self.manager_readable(),
                 Token::Device => self.device_readable(),
             }
+            // It may have looked for a path, which others need not wait for.
+            if since.elapsed() >= HELD_UP {
+                self.go_on();
+                since = Instant::now();
+            }
+            if self.stop {
+                return;
+            }
         }
+    }
+
+    /// What comes between events: orders, and what is due.
+    fn go_on(&mut self) {
+        self.take_orders();
+        self.run_timers();
+        self.begin_waiting();
     }
 
     pub(super) fn next_id(&mut self) -> u64 {

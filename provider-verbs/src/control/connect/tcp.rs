@@ -216,7 +216,9 @@ impl<V: Verbs> ControlThread<V> {
         let (proved, from) = (key.is_some_and(proves), accept.from);
         let is_meant = is_one_place(from, to);
         let joined = check_answer(to, proved, is_meant, from, accept.buffer_bytes).and_then(|()| {
-            let joined = asked.offer.join(record, &accept.end);
+            let (device, port) = (record.shared.device.name(), &record.shared.origin.port);
+            let join = || asked.offer.join(record, &accept.end);
+            let joined = self.nowhere.look(device, port, to.ip(), &accept.end, join);
             joined.map_err(|source| ConnectError::Verbs { to, source })
         });
         let joined = match joined {
