@@ -44,6 +44,8 @@ pub struct SendLane {
     answered: u32,
     /// Who receives.
     pub peer: PeerIdentity,
+    /// Its process is gone.
+    pub is_abandoned: bool,
     giver: Arc<Giver>,
 }
 
@@ -80,7 +82,19 @@ impl SendLane {
         let lends_own = lends_all && own.is_some();
         let giver = Arc::new(Giver::new(memory, own.as_ref()));
         let loan = Loan::default();
-        SendLane { producer, own, lends_own, loan, bell, asymmetric, answered: 0, peer, giver }
+        let (answered, is_abandoned) = (0, false);
+        SendLane {
+            producer,
+            own,
+            lends_own,
+            loan,
+            bell,
+            asymmetric,
+            answered,
+            peer,
+            is_abandoned,
+            giver,
+        }
     }
 
     /// How much of `wanted` bytes of payload one packet can carry now.
@@ -403,11 +417,16 @@ impl SendLane {
         true
     }
 
-    /// Gives the pool back what the lane has of it.
-    pub fn close(mut self, pool: &mut ChunkPool) -> PeerIdentity {
-        if !self.lends_own {
+    /// Gives the pool back what a lane that is closed has of it, as soon as nobody reads that any more.
+    /// Whether it has nothing left.
+    pub fn settle(&mut self, pool: &mut ChunkPool) -> bool {
+        if self.lends_own {
+            return true;
+        }
+        let is_read = self.is_abandoned || self.is_closed() || self.refresh(pool).is_err();
+        if is_read || !self.loan.is_lent() {
             pool.take_all(&mut self.loan);
         }
-        self.peer
+        !self.loan.is_lent()
     }
 }
