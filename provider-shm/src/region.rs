@@ -31,6 +31,7 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
     memfd_create,
 };
+use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
 use crate::limits;
@@ -65,6 +66,11 @@ pub enum RegionError {
     Create { bytes: usize, source: io::Error },
     #[error("cannot map {bytes} bytes: {source}")]
     Map { bytes: usize, source: io::Error },
+    #[error(
+        "{bytes} bytes of shared memory are more than the limit on files (RLIMIT_FSIZE): it is {limit}; raise \
+         it with ulimit -f"
+    )]
+    FileSize { bytes: usize, limit: u64 },
     #[error("no memory for {bytes} bytes: {source}")]
     Pages { bytes: usize, source: io::Error },
     #[error("the descriptor is no memfd: {source}")]
@@ -107,6 +113,10 @@ pub(crate) fn size_seals() -> SealFlags {
 
 /// Makes a memfd of `bytes`, whose size can still change.
 pub(crate) fn unsealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, RegionError> {
+    // Beyond it ftruncate(2) raises SIGXFSZ, which ends the process.
+    if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < bytes as u64) {
+        return Err(RegionError::FileSize { bytes, limit });
+    }
     let create = || {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -400,6 +410,9 @@ impl fmt::Debug for PoolView {
 
 #[cfg(test)]
 mod tests {
+    use kestrel_tests::fork::{fork, wait};
+    use rustix::process::Rlimit;
+
     use super::*;
 
     /// Units: 512 bytes.
@@ -445,6 +458,18 @@ mod tests {
             small + given..small + given + large
         );
         assert!(whole_pages(start, 2 * small..4 * small, large).is_empty());
+    }
+
+    #[test]
+    fn memory_beyond_the_limit_on_files_is_an_error() {
+        let made = fork(|| {
+            let limit = Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) };
+            rustix::process::setrlimit(Resource::Fsize, limit).unwrap();
+            let least = PoolMemory::create(1 << 20).is_ok();
+            let error = PoolMemory::create((1 << 20) + 1).err().map(|error| error.to_string());
+            i32::from(!(least && error.is_some_and(|error| error.contains("ulimit -f"))))
+        });
+        assert_eq!(wait(made), 0);
     }
 
     #[test]
