@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -155,10 +156,15 @@ impl<V: Verbs> ControlThread<V> {
         if let Some(socket) = incoming.socket() {
             self.close(socket);
         }
-        if let (Some(event), Some(record)) =
-            (incoming.answer.and_then(Answer::abandoned), self.stations.get(&incoming.station))
+        if let (Some(answer), Some(record)) =
+            (incoming.answer, self.stations.get(&incoming.station))
         {
-            record.shared.push(event);
+            let share = Arc::new(());
+            let held = Arc::downgrade(&share);
+            if let Some(event) = answer.abandoned(share) {
+                record.shared.push(event);
+                self.abandoned.push((incoming.from.ip(), held));
+            }
         }
         self.resume_listening();
     }
@@ -213,6 +219,12 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     fn hello(&mut self, id: u64, hello: &Hello, bytes: &[u8]) {
+        let Some(host) = self.incoming.get(&id).map(|incoming| incoming.from.ip()) else {
+            return;
+        };
+        if !self.may_answer(host) {
+            return self.drop_incoming(id, "too many handshakes of its host are under way");
+        }
         let Some(incoming) = self.incoming.get(&id) else {
             return;
         };
@@ -223,9 +235,6 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         let nonces = [nonce, &hello.nonce];
-        if !self.may_answer(incoming.from.ip()) {
-            return self.drop_incoming(id, "too many handshakes of its host are under way");
-        }
         let Some(keys) = record.keys.told() else {
             // Whoever comes before somebody listens asks again and again.
             tracing::debug!(address = %record.address, "not enabled, and has no key yet");

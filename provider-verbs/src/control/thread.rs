@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
     os::fd::{AsFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
@@ -98,6 +98,8 @@ pub(super) struct ControlThread<V: Verbs> {
     pub(super) links: HashMap<u64, Link<V>>,
     pub(super) heard: Heard,
     pub(super) nowhere: Nowhere,
+    /// The hosts of handshakes that came to nothing, as long as their endpoints do not know.
+    pub(super) abandoned: Vec<(IpAddr, Weak<()>)>,
     /// Once a station uses it.
     pub(super) manager: Option<Arc<V::Manager>>,
     /// Once there is a station on it.
@@ -130,6 +132,7 @@ impl<V: Verbs> ControlThread<V> {
             links: HashMap::new(),
             heard: Heard::default(),
             nowhere: Nowhere::default(),
+            abandoned: Vec::new(),
             manager: None,
             device: None,
             device_failed: None,

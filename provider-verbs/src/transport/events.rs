@@ -78,7 +78,11 @@ impl<V: Verbs> RcTransport<V> {
                     self.abandon(end.queue_pair);
                 }
             }
-            StationEvent::Abandoned { queue_pair } => self.abandon(queue_pair),
+            StationEvent::Abandoned { queue_pair, share } => {
+                self.abandon(queue_pair);
+                // Its host may have another one.
+                drop(share);
+            }
             // Of endpoints of datagrams alone.
             StationEvent::Found { .. } | StationEvent::Heard { .. } => {}
             StationEvent::Closed { link, received } => {
