@@ -206,8 +206,8 @@ impl<V: Verbs> RcTransport<V> {
         else {
             return;
         };
-        // Whatever was handed out is gone with its connection.
-        self.current = None;
+        // What was handed out of it is gone with its connection; what was of another is not.
+        self.current.take_if(|current| current.peer == peer);
         if let Some(lane) = self.part_from_sender(lane) {
             self.end_link(lane.link, lane.received);
             self.returned.extend(lane.buffers());
