@@ -39,7 +39,7 @@ const ACCEPTING_MAX: usize = 256;
 /// How long a peer may be silent before HELLO.
 const HELLO_WAIT: Duration = Duration::from_secs(2);
 /// How long no connection is taken when one could not be, for want of descriptors say.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// Credit writes that a connection can have under way: one less than a power of two, as with
 /// [`super::SENDS_MAX`].
 pub const WRITES_MAX: u32 = 15;
@@ -100,12 +100,18 @@ impl<V: Verbs> ControlThread<V> {
                 continue;
             }
             match socket::accept(&record.listener, record.silence_max) {
-                Ok(socket) => self.greet(station, socket),
+                Ok(socket) => {
+                    self.told_untaken = false;
+                    self.greet(station, socket);
+                }
                 Err(Errno::AGAIN) => return,
                 // The connection was over before it was accepted.
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
                 Err(errno) => {
-                    tracing::warn!(address = %record.address, "a connection is not taken: {errno}");
+                    if !std::mem::replace(&mut self.told_untaken, true) {
+                        let address = record.address;
+                        tracing::warn!(%address, "a connection is not taken: {errno}; it is tried again");
+                    }
                     self.set_timer(RESUME, Some(Instant::now() + PAUSE));
                     return self.stop_listening();
                 }
@@ -170,10 +176,14 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     pub(super) fn resume_listening(&mut self) {
+        let unwatched = std::mem::take(&mut self.unwatched);
         if std::mem::take(&mut self.deaf) {
             let stations: Vec<u64> = self.stations.keys().copied().collect();
             stations.into_iter().for_each(|station| self.listen(station));
+        } else {
+            unwatched.into_iter().for_each(|station| self.listen(station));
         }
+        self.told_unwatched &= !self.unwatched.is_empty();
     }
 
     fn drop_incoming(&mut self, id: u64, why: &str) {

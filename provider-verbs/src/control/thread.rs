@@ -21,7 +21,7 @@ use rustix::{
 
 use super::{
     Command, Orders, StationRecord,
-    accept::{Heard, Incoming},
+    accept::{Heard, Incoming, PAUSE},
     connect::Outgoing,
     line::Line,
     managed::PROBE,
@@ -115,6 +115,11 @@ pub(super) struct ControlThread<V: Verbs> {
     pub(super) connecting: usize,
     /// Listeners that epoll is not told of, since too many handshakes are under way.
     pub(super) deaf: bool,
+    /// Those that it could not be told of, which is tried again.
+    pub(super) unwatched: Vec<u64>,
+    pub(super) told_unwatched: bool,
+    /// It was said that a connection could not be taken, and none was since.
+    pub(super) told_untaken: bool,
     last_id: u64,
     stop: bool,
 }
@@ -141,6 +146,9 @@ impl<V: Verbs> ControlThread<V> {
             waiting: VecDeque::new(),
             connecting: 0,
             deaf: false,
+            unwatched: Vec::new(),
+            told_unwatched: false,
+            told_untaken: false,
             last_id: 0,
             stop: false,
         })
@@ -246,12 +254,18 @@ impl<V: Verbs> ControlThread<V> {
         }
     }
 
-    pub(super) fn listen(&self, station: u64) {
-        if let Some(record) = self.stations.get(&station) {
-            let data = Token::Listener(station).data();
-            if let Err(errno) = epoll::add(&self.epoll, &record.listener, data, EventFlags::IN) {
-                tracing::error!(address = %record.address, "nobody can connect: epoll: {errno}");
+    pub(super) fn listen(&mut self, station: u64) {
+        let Some(record) = self.stations.get(&station) else {
+            return;
+        };
+        let data = Token::Listener(station).data();
+        if let Err(errno) = epoll::add(&self.epoll, &record.listener, data, EventFlags::IN) {
+            if !std::mem::replace(&mut self.told_unwatched, true) {
+                let address = record.address;
+                tracing::error!(%address, "nobody can connect for now: epoll: {errno}");
             }
+            self.unwatched.push(station);
+            self.set_timer(RESUME, Some(Instant::now() + PAUSE));
         }
     }
 
