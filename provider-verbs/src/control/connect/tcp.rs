@@ -108,7 +108,10 @@ impl<V: Verbs> ControlThread<V> {
                 let source = WireError::Field { what: "an answer's kind", value: 0 };
                 self.fail(id, ConnectError::BadAnswer { to, source });
             }
-            Received::Gone(reason) => self.try_again(id, reason),
+            Received::Gone(reason) => {
+                outgoing.way.tcp_let_go();
+                self.try_again(id, reason);
+            }
             Received::Bad(WireError::OtherVersion { theirs }) => {
                 self.fail(id, ConnectError::OtherVersion { to, theirs });
             }
