@@ -5,14 +5,20 @@
 //! generation in which it was made, a `pthread_atfork` handler moves the generation on in the
 //! child, and the two are compared at each door.
 //!
+//! A child that goes on without `exec` must not keep our connections up either, or their peers would
+//! not hear that this process is gone before the child is, too: see [`Unshared`].
+//!
 //! Not noticed: a raw `clone(2)` or glibc's `_Fork`, which run no handlers. `vfork` and
 //! `posix_spawn` run none either, and need none, since only `exec` or `_exit` may follow.
+
+mod unshared;
 
 use std::sync::{
     Once,
     atomic::{AtomicU32, Ordering},
 };
 
+pub use self::unshared::{Mark, Unshared};
 use crate::protocol::atomic::cell;
 
 /// Counts the forks between the first process and this one.
@@ -23,6 +29,7 @@ extern "C" fn in_child() {
     // A child has one thread, and the others of the parent are not here to see this: relaxed.
     GENERATION.fetch_add(1, Ordering::Relaxed);
     cell::release_in_child();
+    unshared::replace_in_child();
 }
 
 /// The current generation, to be kept by an object and given to [`forked`] later.
@@ -32,7 +39,7 @@ pub fn generation() -> u32 {
     REGISTERED.call_once(|| {
         // SAFETY: pthread_atfork takes optional function pointers. `in_child` is a plain function
         // of this image: glibc drops the registration when the image is unloaded. In the child it
-        // does an atomic addition and a few stores, which is async-signal-safe.
+        // does atomic operations, and system calls that are async-signal-safe.
         let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         if failed != 0 {
             tracing::warn!(errno = failed, "forks will not be noticed: pthread_atfork failed");

@@ -85,7 +85,9 @@ impl Eq for Life {}
 enum Key {
     /// Linux 6.9: the pidfd's inode, unique for the process while the system is up.
     Inode(u64),
-    /// Before: the PID, which means one process as long as a watched pidfd of it lives.
+    /// Before: the PID, which means one process as long as a watched pidfd of it lives. A process of a PID
+    /// namespace that ours does not see has none: there, before Linux 6.9, each connection counts as one of
+    /// a process of its own, though there may be a pidfd (Linux 6.5).
     Pid(i32),
 }
 

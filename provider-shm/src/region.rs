@@ -11,9 +11,10 @@
 //!    is exhausted;
 //! 3. the size: what it has to be, or was announced to be; of a table, whether it can be one.
 //!
-//! Nothing is touched when it is made. A lane's pages come as the data path writes them; a pool's
-//! come all at once, with the first lane that its owner offers ([`PoolMemory::make_pages`]), unless
-//! lanes have chunks of their own.
+//! A lane's first pages are made with it, those of its chunks as the data path uses them; a pool's come all at
+//! once, with the first lane that its owner offers ([`PoolMemory::make_pages`]), unless lanes have chunks of
+//! their own. Where the kernel has no memory for them (with `vm.overcommit_memory=2` it says so), that
+//! fails a connect, and is no SIGBUS at the first touch.
 
 use std::fmt;
 use std::io;
@@ -30,6 +31,7 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
     memfd_create,
 };
+use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
 use crate::limits;
@@ -64,6 +66,13 @@ pub enum RegionError {
     Create { bytes: usize, source: io::Error },
     #[error("cannot map {bytes} bytes: {source}")]
     Map { bytes: usize, source: io::Error },
+    #[error(
+        "{bytes} bytes of shared memory are more than the limit on files (RLIMIT_FSIZE): it is {limit}; raise \
+         it with ulimit -f"
+    )]
+    FileSize { bytes: usize, limit: u64 },
+    #[error("no memory for {bytes} bytes: {source}")]
+    Pages { bytes: usize, source: io::Error },
     #[error("the descriptor is no memfd: {source}")]
     NotMemfd { source: io::Error },
     #[error("the memfd lacks seals: it has {have:?}, and needs {need:?}")]
@@ -104,6 +113,10 @@ pub(crate) fn size_seals() -> SealFlags {
 
 /// Makes a memfd of `bytes`, whose size can still change.
 pub(crate) fn unsealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, RegionError> {
+    // Beyond it ftruncate(2) raises SIGXFSZ, which ends the process.
+    if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < bytes as u64) {
+        return Err(RegionError::FileSize { bytes, limit });
+    }
     let create = || {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -139,10 +152,24 @@ fn start_of(map: &MmapRaw) -> NonNull<u8> {
 }
 
 /// Makes the pages of a mapping. What they hold does not change.
-fn populate(start: NonNull<u8>, bytes: usize) {
-    // An error is an older kernel's: there each page is made when it is first written.
+fn populate(start: NonNull<u8>, bytes: usize) -> Result<(), RegionError> {
     // SAFETY: this changes nothing that is in memory, and what is not mapped is refused.
-    unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
+    let failed =
+        unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) != 0 };
+    if !failed {
+        return Ok(());
+    }
+    let source = io::Error::last_os_error();
+    match source.raw_os_error() {
+        // An older kernel's: there each page is made when it is first written.
+        Some(libc::EINVAL) => Ok(()),
+        // madvise(2), MADV_POPULATE_WRITE: "EFAULT ... populating (prefaulting) page tables failed because
+        // a SIGBUS would have been generated".
+        Some(libc::EFAULT) => {
+            Err(RegionError::Pages { bytes, source: io::Error::from_raw_os_error(libc::ENOMEM) })
+        }
+        _ => Err(RegionError::Pages { bytes, source }),
+    }
 }
 
 /// The system's.
@@ -177,6 +204,7 @@ impl LaneMemory {
         fcntl_add_seals(&fd, size_seals())
             .map_err(|e| RegionError::Create { bytes: LANE_BYTES, source: e.into() })?;
         let map = MmapOptions::new().len(LANE_BYTES).map_raw(&fd).map_err(map_error(LANE_BYTES))?;
+        populate(start_of(&map), LANE_HEAD_BYTES)?;
         Ok((LaneMemory::over(map), fd))
     }
 
@@ -215,10 +243,12 @@ impl LaneMemory {
     /// called first: as [`PoolMemory::make_pages`].
     #[inline(always)]
     pub(crate) fn make_chunk_pages(&self, end: usize) {
+        // It is too late for an error: where there is no memory the first touch finds out.
+        let populate = |bytes| drop(populate(self.chunks(), bytes));
         if end <= LANE_CHUNK_BYTES_FIRST {
-            self.first_pages.call_once(|| populate(self.chunks(), LANE_CHUNK_BYTES_FIRST));
+            self.first_pages.call_once(|| populate(LANE_CHUNK_BYTES_FIRST));
         } else {
-            self.chunk_pages.call_once(|| populate(self.chunks(), LANE_CHUNK_BYTES));
+            self.chunk_pages.call_once(|| populate(LANE_CHUNK_BYTES));
         }
     }
 
@@ -304,11 +334,16 @@ impl PoolMemory {
     /// Makes its pages, but for those of a very large pool, the first time that it is called.
     /// Chunks are used in turn, so that a short run would meet the first touch again and again,
     /// at 2 to 4 µs a page with its reader's; all of the default pool takes a millisecond.
-    pub(crate) fn make_pages(&self) {
+    ///
+    /// # Errors
+    /// There is no memory for them; the next call tries again.
+    pub(crate) fn make_pages(&self) -> Result<(), RegionError> {
         let PoolInner { map, pages, .. } = &*self.inner;
-        pages.call_once(|| {
-            populate(start_of(map), map.len().min(MADE_BYTES_MAX));
-        });
+        if !pages.is_completed() {
+            populate(start_of(map), map.len().min(MADE_BYTES_MAX))?;
+            self.leave_pages();
+        }
+        Ok(())
     }
 
     /// Its pages come one by one, as they are touched: there are other chunks, and few will be.
@@ -375,6 +410,9 @@ impl fmt::Debug for PoolView {
 
 #[cfg(test)]
 mod tests {
+    use kestrel_tests::fork::{fork, wait};
+    use rustix::process::Rlimit;
+
     use super::*;
 
     /// Units: 512 bytes.
@@ -385,7 +423,7 @@ mod tests {
     #[test]
     fn a_lane_that_is_spoken_on_in_turn_has_few_pages() {
         let (lane, fd) = LaneMemory::create().unwrap();
-        let held = || blocks(fd.as_fd()) as usize * 512;
+        let held = || blocks(fd.as_fd()) as usize * 512 - LANE_HEAD_BYTES;
         assert_eq!(held(), 0);
         lane.make_chunk_pages(LANE_CHUNK_BYTES_FIRST);
         assert_eq!(held(), LANE_CHUNK_BYTES_FIRST);
@@ -396,7 +434,7 @@ mod tests {
     #[test]
     fn pages_of_chunks_are_given_back_whole() {
         let (lane, fd) = LaneMemory::create().unwrap();
-        let held = || blocks(fd.as_fd()) as usize * 512;
+        let held = || blocks(fd.as_fd()) as usize * 512 - LANE_HEAD_BYTES;
         lane.give_chunk_pages_back(0..LANE_CHUNK_BYTES);
         lane.make_chunk_pages(LANE_CHUNK_BYTES_FIRST);
         lane.give_chunk_pages_back(100..3 * PAGE_BYTES + 100);
@@ -423,11 +461,35 @@ mod tests {
     }
 
     #[test]
+    fn memory_beyond_the_limit_on_files_is_an_error() {
+        let made = fork(|| {
+            let limit = Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) };
+            rustix::process::setrlimit(Resource::Fsize, limit).unwrap();
+            let least = PoolMemory::create(1 << 20).is_ok();
+            let error = PoolMemory::create((1 << 20) + 1).err().map(|error| error.to_string());
+            i32::from(!(least && error.is_some_and(|error| error.contains("ulimit -f"))))
+        });
+        assert_eq!(wait(made), 0);
+    }
+
+    #[test]
+    fn pages_for_which_there_is_no_memory_are_an_error() {
+        let (lane, _) = LaneMemory::create().unwrap();
+        // What is not mapped cannot be made either; what is not aligned is refused as by a kernel that does
+        // not know the question.
+        let beyond = NonNull::new(lane.as_ptr().as_ptr().wrapping_sub(1 << 46)).unwrap();
+        let error = populate(beyond, PAGE_BYTES).unwrap_err();
+        assert_eq!(error.errno(), Errno::NOMEM, "{error}");
+        let odd = NonNull::new(lane.as_ptr().as_ptr().wrapping_add(1)).unwrap();
+        populate(odd, PAGE_BYTES).unwrap();
+    }
+
+    #[test]
     fn pages_are_made_at_once_or_left() {
         let [made, left] = std::array::from_fn(|_| PoolMemory::create(1 << 20).unwrap());
         assert_eq!((blocks(made.fd()), blocks(left.fd())), (0, 0));
         left.leave_pages();
-        [&made, &left].into_iter().for_each(PoolMemory::make_pages);
+        [&made, &left].into_iter().for_each(|pool| pool.make_pages().unwrap());
         assert_eq!((blocks(made.fd()), blocks(left.fd())), ((1 << 20) / 512, 0));
     }
 }

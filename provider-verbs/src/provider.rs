@@ -2,7 +2,6 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    os::fd::OwnedFd,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -19,7 +18,10 @@ use kestrel_core::{
 use crate::{
     bell::{EitherBell, EventBell},
     carrier::Carrier,
-    control::{Bound, Command, Control, StationRecord, listener_name, proof, random, socket},
+    control::{
+        Bound, Command, Control, StationRecord, listener_name, proof, random,
+        socket::{self, Listener},
+    },
     core_claim::ClaimedCore,
     datagrams::{self, Parts, UdTransport},
     manager::Manager,
@@ -150,7 +152,7 @@ impl<V: Verbs> RcProvider<V> {
     }
 
     /// Listens at the address that was asked for, or at a free port.
-    fn listen(&self, address: Option<Address>) -> Result<(OwnedFd, SocketAddr), Unreachable> {
+    fn listen(&self, address: Option<Address>) -> Result<(Listener, SocketAddr), Unreachable> {
         let default = SocketAddr::new(self.default_ip, 0);
         let mut asked = canonical(address.map_or(default, |address| address.socket_addr()));
         if asked.ip().is_unspecified() {
@@ -196,7 +198,7 @@ impl<V: Verbs> RcProvider<V> {
         &self,
         station: u64,
         opening: &Opening<'_>,
-    ) -> Result<(OwnedFd, SocketAddr, Option<Bound<V>>), Unreachable> {
+    ) -> Result<(Listener, SocketAddr, Option<Bound<V>>), Unreachable> {
         let ours_to_choose = opening.address.is_none_or(|address| address.port() == 0);
         let wanted = self.wants_manager(opening).then(|| self.manager()).flatten();
         // Held until a free one is found, so that none is tried twice.

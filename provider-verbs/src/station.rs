@@ -77,8 +77,9 @@ pub enum StationEvent<V: Verbs> {
     Heard { link: u64, peer: PeerIdentity },
     /// A connection whose peer has ended it before it confirmed it: it stood if packets have come of it.
     Left { end: ReceiveEnd<V> },
-    /// A queue pair that receives, of a connection that came to nothing. A window was promised.
-    Abandoned { queue_pair: V::QueuePair },
+    /// A queue pair that receives, of a connection that came to nothing, in error. A window was promised: the
+    /// share tells the control thread how long it is held.
+    Abandoned { queue_pair: V::QueuePair, share: Arc<()> },
     /// The peer closed the connection, or its endpoint, after so many packets had come to it.
     Closed { link: u64, received: u32 },
     /// The peer's process is gone, or its host.

@@ -106,6 +106,8 @@ pub struct Peer {
     pub key: KeyNumber,
     /// The incarnation that sends to us, once it does.
     pub incarnation: Option<u64>,
+    /// There is a lane from it.
+    pub is_heard: bool,
     /// Sends and, marked [`ONE_SIDED`], one-sided operations that have not wholly
     /// left, oldest first.
     pub queue: VecDeque<u32>,
@@ -246,6 +248,7 @@ impl Peer {
             address,
             key,
             incarnation: None,
+            is_heard: false,
             queue: VecDeque::new(),
             streams: VecDeque::new(),
             awaiting: 0,

@@ -176,6 +176,7 @@ impl<T: Transport> Engine<T> {
         if record.incarnation.is_some_and(|known| known != incarnation) {
             let why = died(record.address);
             self.transport.hang_up(peer);
+            self.peers[peer as usize].is_heard = false;
             self.fail_established(peer, &why);
         }
         let record = &mut self.peers[peer as usize];
@@ -199,9 +200,13 @@ impl<T: Transport> Engine<T> {
     }
 
     fn incoming_peer(&mut self, peer: PeerIndex, ticket: u64, incarnation: u64) {
-        let Peer { address, incarnation: known, .. } = self.peers[peer as usize];
+        let Peer { address, incarnation: known, is_heard, .. } = self.peers[peer as usize];
         if known.is_some_and(|known| known != incarnation) {
             self.peer_died(peer);
+        } else if is_heard && self.datagrams.is_none() {
+            // It connects anew when it has let go of both lanes, and we have not heard of that yet. The
+            // end of the lane to it would come to nobody then, and not to what is adopted now.
+            self.part_with(peer, &replaced(address));
         }
         self.fail_receiving(peer, &replaced(address));
         let record = &mut self.peers[peer as usize];
@@ -215,6 +220,7 @@ impl<T: Transport> Engine<T> {
             self.open_flow(peer);
         }
         self.transport.adopt(peer, ticket);
+        self.peers[peer as usize].is_heard = true;
     }
 
     /// The peer's process is gone, and all that it had sent was delivered: what depends on it fails, and
@@ -280,6 +286,7 @@ impl<T: Transport> Engine<T> {
         self.transport.disconnect(peer);
         self.fail_operations(peer, why);
         let record = &mut self.peers[peer as usize];
+        record.is_heard = false;
         record.parted = why.errno;
         record.give_room_back();
         self.lose(peer, why);

@@ -17,7 +17,7 @@ use super::thread::ControlThread;
 use super::wire::{Confirm, Hello, Message, RejectReason, Reply, WireError};
 use crate::end_mark::PeerEndMark;
 use crate::limits::{OutOfDescriptors, is_out_of_descriptors};
-use crate::region::{LANE_BYTES, LaneMemory};
+use crate::region::{LANE_BYTES, LaneMemory, RegionError};
 use crate::station::{ConnectError, StationEvent};
 use crate::sys;
 
@@ -75,6 +75,13 @@ fn failed(to: SocketAddr, call: &'static str, source: std::io::Error) -> Obstacl
     Obstacle::Final(match is_out_of_descriptors(&source) {
         true => out_of_descriptors(to),
         false => ConnectError::System { to, call, source },
+    })
+}
+
+fn no_region(to: SocketAddr, source: RegionError) -> Obstacle {
+    Obstacle::Final(match source.out_of_descriptors() {
+        true => out_of_descriptors(to),
+        false => ConnectError::Memory { to, source },
     })
 }
 
@@ -245,13 +252,7 @@ impl ControlThread {
         to: SocketAddr,
         keep_socket: bool,
     ) -> Attempt<()> {
-        let (lane, lane_fd) = LaneMemory::create().map_err(|source| {
-            Obstacle::Final(if source.out_of_descriptors() {
-                out_of_descriptors(to)
-            } else {
-                ConnectError::Memory { to, source }
-            })
-        })?;
+        let (lane, lane_fd) = LaneMemory::create().map_err(|source| no_region(to, source))?;
         let closed = || Obstacle::Final(ConnectError::Closed);
         let from = self.introduce(station, keep_socket).ok_or_else(closed)?;
         let number = self.connecting_of(id).ok_or_else(closed)?.key;
@@ -280,8 +281,7 @@ impl ControlThread {
             connecting.lane = Some(lane);
         }
         // While the peer answers.
-        record.pool.make_pages();
-        Ok(())
+        record.pool.make_pages().map_err(|source| no_region(to, source))
     }
 
     /// Decides whether an attempt that failed is followed by another.

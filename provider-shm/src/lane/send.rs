@@ -47,6 +47,8 @@ pub struct SendLane {
     was_long: bool,
     /// Who receives.
     pub peer: PeerIdentity,
+    /// Its process is gone.
+    pub is_abandoned: bool,
     giver: Arc<Giver>,
 }
 
@@ -83,7 +85,7 @@ impl SendLane {
         let lends_own = lends_all && own.is_some();
         let giver = Arc::new(Giver::new(memory, own.as_ref()));
         let loan = Loan::default();
-        let (answered, was_long) = (0, false);
+        let (answered, was_long, is_abandoned) = (0, false, false);
         SendLane {
             producer,
             own,
@@ -94,6 +96,7 @@ impl SendLane {
             answered,
             was_long,
             peer,
+            is_abandoned,
             giver,
         }
     }
@@ -420,12 +423,17 @@ impl SendLane {
         true
     }
 
-    /// Gives the pool back what the lane has of it.
-    pub fn close(mut self, pool: &mut ChunkPool) -> PeerIdentity {
-        if !self.lends_own {
+    /// Gives the pool back what a lane that is closed has of it, as soon as nobody reads that any more.
+    /// Whether it has nothing left.
+    pub fn settle(&mut self, pool: &mut ChunkPool) -> bool {
+        if self.lends_own {
+            return true;
+        }
+        let is_read = self.is_abandoned || self.is_closed() || self.refresh(pool).is_err();
+        if is_read || !self.loan.is_lent() {
             pool.take_all(&mut self.loan);
         }
-        self.peer
+        !self.loan.is_lent()
     }
 }
 

@@ -199,13 +199,13 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take()
-            // The thread is the parent's.
-            && !fork_guard::forked(self.generation)
-        {
-            self.stop.ring();
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        if fork_guard::forked(self.generation) {
+            // The thread is the parent's: it is not here, nor, maybe, its stack.
+            return std::mem::forget(thread);
         }
+        self.stop.ring();
+        let _ = thread.join();
     }
 }
 

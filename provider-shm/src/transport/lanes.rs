@@ -32,7 +32,7 @@ impl ShmTransport {
         self.let_go_of(receive.as_deref());
         let mut processes = Vec::new();
         if let Some(lane) = send {
-            processes.push(lane.close(&mut self.pool).process);
+            processes.push(self.close_sending(lane));
         }
         if let Some(lane) = receive {
             lane.close();
@@ -55,6 +55,7 @@ impl ShmTransport {
         for process in processes {
             let waits = |lane: &SendLane| lane.peer.process == process;
             let has_lane = self.peers.iter().any(|peer| peer.knows(process))
+                || self.closing.iter().any(waits)
                 || self.offers.values().any(|offer| offer.peer.process == process)
                 || self.events.iter().any(|(_, lane)| lane.as_ref().is_some_and(waits));
             if !has_lane {
@@ -125,6 +126,7 @@ impl ShmTransport {
                 let died = |(peer, _)| (TransportEvent::Died { peer: peer as PeerIndex }, None);
                 let dead: Vec<_> = dead.into_iter().map(died).collect();
                 self.events.extend(dead);
+                self.settle_with(process);
             }
         }
     }
@@ -134,7 +136,7 @@ impl ShmTransport {
         record.seen_closed = false;
         let old = record.send.replace(lane);
         self.close_window(peer);
-        let old = old.map(|old| old.close(&mut self.pool).process);
+        let old = old.map(|old| self.close_sending(old));
         self.forget(old);
     }
 }

@@ -5,6 +5,7 @@
 //! the others, and its sender is asked for a bell, so that it also wakes a sleeper.
 //! So two hundred idle lanes cost the hot path one load now and then.
 
+mod closing;
 mod groups;
 mod lanes;
 mod peer;
@@ -101,6 +102,8 @@ pub struct ShmTransport {
     /// What is to be told. A connection's lane goes into use when it is told of, so that what
     /// comes before it is about earlier lanes.
     events: VecDeque<(TransportEvent, Option<SendLane>)>,
+    /// Lanes that are closed, and to which chunks are lent.
+    closing: Vec<SendLane>,
     /// Operations in windows that take more than one call.
     long: VecDeque<Long>,
     /// What was joined.
@@ -144,6 +147,7 @@ impl ShmTransport {
             offers: HashMap::new(),
             next_ticket: 0,
             events: VecDeque::new(),
+            closing: Vec::new(),
             long: VecDeque::new(),
             groups,
         }

@@ -125,6 +125,9 @@ impl ShmTransport {
         self.rounds = 0;
         self.looks += 1;
         self.look_for_closed();
+        if !self.closing.is_empty() {
+            self.settle_closing();
+        }
         if self.looks >= LOOKS_PER_QUIETENING {
             self.looks = 0;
             self.look_for_silence();

@@ -5,6 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 use kestrel_core::{
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
     completion_queue::{CompletionQueue, Entry},
+    config::LaneChunks,
     domain::{Domain, DomainOptions},
     endpoint::{Endpoint, EndpointOptions},
     flags::Flags,
@@ -274,6 +275,80 @@ fn a_packet_in_hand_outlasts_the_lanes_of_others() {
     assert_eq!((lane.position(), sender.lane.is_closed()), (1, true));
     sender.push(2, 0, &[]);
     assert!(transport.arrival().is_none(), "nobody looks there");
+}
+
+/// Connects them; each calls the other that.
+fn connect(from: &mut ShmTransport, to: &mut ShmTransport, peer: PeerIndex) {
+    from.connect(peer, to.address());
+    assert!(matches!(next_event(from), TransportEvent::Connected { .. }));
+    let TransportEvent::Incoming { ticket, .. } = next_event(to) else {
+        panic!("nobody connects");
+    };
+    to.adopt(peer, ticket);
+}
+
+/// Sends a payload that takes much of a chunk, if there is room.
+fn push_long(from: &mut ShmTransport, peer: PeerIndex, fill: u8) -> bool {
+    let mut content = [fill; 3000];
+    // SAFETY: the content lives through the call.
+    let piece = unsafe { Piece::new(content.as_mut_ptr(), content.len()) };
+    from.push(peer, Head::new(Kind::Eager, 0), 0, &[], piece)
+}
+
+/// Takes a payload, if there is one: what it is filled with.
+fn take_long(to: &mut ShmTransport) -> Option<u8> {
+    let length = to.arrival()?.length;
+    let mut content = vec![0; length];
+    // SAFETY: the content lives through the call.
+    to.copy_out(0, unsafe { Piece::new(content.as_mut_ptr(), length) });
+    to.consume();
+    assert!(content.iter().all(|&byte| byte == content[0]), "parts of two payloads");
+    Some(content[0])
+}
+
+/// What was published is the receiver's to read after its sender has let go of the lane, whenever it comes
+/// to it.
+#[test]
+fn chunks_of_a_closed_lane_stay_until_they_are_read() {
+    let lane_chunks = LaneChunks::Off;
+    let options =
+        ShmOptions { chunk_count: 16, chunk_bytes: 4096, lane_chunks, ..Default::default() };
+    let provider = ShmProvider::new(options).unwrap();
+    let [mut from, mut late, mut other] = [(); 3].map(|()| provider.open(None, &[]).unwrap());
+    connect(&mut from, &mut late, 0);
+    connect(&mut from, &mut other, 1);
+    let lent = (0..).take_while(|_| push_long(&mut from, 0, 7)).count();
+    assert!((4..16).contains(&lent), "{lent}");
+    from.disconnect(0);
+    // Every chunk that is free comes round.
+    for _ in 0..100 {
+        assert!(push_long(&mut from, 1, 9));
+        assert_eq!(take_long(&mut other), Some(9));
+    }
+    for read in 0..lent {
+        assert_eq!(take_long(&mut late), Some(7), "{read} of {lent}");
+    }
+    for _ in 0..2 * ROUNDS_PER_QUIET {
+        assert!(from.arrival().is_none());
+    }
+    assert!(from.closing.is_empty(), "they are lent to others again");
+}
+
+#[test]
+fn chunks_of_a_closed_lane_come_back_when_its_receiver_has_gone() {
+    let provider = ShmProvider::new(ShmOptions::default()).unwrap();
+    let [mut from, mut late] = [(); 2].map(|()| provider.open(None, &[]).unwrap());
+    connect(&mut from, &mut late, 0);
+    for _ in 0..8 {
+        assert!(push_long(&mut from, 0, 7));
+    }
+    from.disconnect(0);
+    assert!(from.closing.len() == 1 || from.lane_chunks == OwnChunks::All);
+    drop(late);
+    for _ in 0..2 * ROUNDS_PER_QUIET {
+        assert!(from.arrival().is_none());
+    }
+    assert!(from.closing.is_empty());
 }
 
 /// The lane is there before the endpoint that asked for it knows: the receiver hears of the close all

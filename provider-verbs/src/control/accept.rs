@@ -1,7 +1,8 @@
 //! The side of a handshake that is connected to, and will receive.
 
 use std::{
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -23,7 +24,7 @@ use super::{
     offer::{Answer, Caller},
     proof::{self, Speaker},
     random,
-    socket::{self, Received},
+    socket::{self, Received, Socket},
     thread::{ControlThread, RESUME},
     wire::{Accept, Hello, Message, Nonce, RejectReason, WireError, is_one_place},
 };
@@ -38,7 +39,7 @@ const ACCEPTING_MAX: usize = 256;
 /// How long a peer may be silent before HELLO.
 const HELLO_WAIT: Duration = Duration::from_secs(2);
 /// How long no connection is taken when one could not be, for want of descriptors say.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// Credit writes that a connection can have under way: one less than a power of two, as with
 /// [`super::SENDS_MAX`].
 pub const WRITES_MAX: u32 = 15;
@@ -55,7 +56,7 @@ pub(super) struct Incoming<V: Verbs> {
 
 /// What carries it.
 enum Asker<V: Verbs> {
-    Tcp { socket: TcpStream, input: Vec<u8>, nonce: Nonce },
+    Tcp { socket: Socket, input: Vec<u8>, nonce: Nonce },
     Managed(ManagedIdOf<V>),
 }
 
@@ -74,7 +75,7 @@ impl<V: Verbs> Incoming<V> {
         }
     }
 
-    fn socket(&self) -> Option<&TcpStream> {
+    fn socket(&self) -> Option<&Socket> {
         match &self.asker {
             Asker::Tcp { socket, .. } => Some(socket),
             Asker::Managed(_) => None,
@@ -99,12 +100,18 @@ impl<V: Verbs> ControlThread<V> {
                 continue;
             }
             match socket::accept(&record.listener, record.silence_max) {
-                Ok(socket) => self.greet(station, socket),
+                Ok(socket) => {
+                    self.told_untaken = false;
+                    self.greet(station, socket);
+                }
                 Err(Errno::AGAIN) => return,
                 // The connection was over before it was accepted.
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
                 Err(errno) => {
-                    tracing::warn!(address = %record.address, "a connection is not taken: {errno}");
+                    if !std::mem::replace(&mut self.told_untaken, true) {
+                        let address = record.address;
+                        tracing::warn!(%address, "a connection is not taken: {errno}; it is tried again");
+                    }
                     self.set_timer(RESUME, Some(Instant::now() + PAUSE));
                     return self.stop_listening();
                 }
@@ -123,7 +130,7 @@ impl<V: Verbs> ControlThread<V> {
         }
     }
 
-    fn greet(&mut self, station: u64, socket: TcpStream) {
+    fn greet(&mut self, station: u64, socket: Socket) {
         let Ok(from) = socket.peer_addr() else {
             return socket::hang_up(&socket);
         };
@@ -155,19 +162,28 @@ impl<V: Verbs> ControlThread<V> {
         if let Some(socket) = incoming.socket() {
             self.close(socket);
         }
-        if let (Some(event), Some(record)) =
-            (incoming.answer.and_then(Answer::abandoned), self.stations.get(&incoming.station))
+        if let (Some(answer), Some(record)) =
+            (incoming.answer, self.stations.get(&incoming.station))
         {
-            record.shared.push(event);
+            let share = Arc::new(());
+            let held = Arc::downgrade(&share);
+            if let Some(event) = answer.abandoned(share) {
+                record.shared.push(event);
+                self.abandoned.push((incoming.from.ip(), held));
+            }
         }
         self.resume_listening();
     }
 
     pub(super) fn resume_listening(&mut self) {
+        let unwatched = std::mem::take(&mut self.unwatched);
         if std::mem::take(&mut self.deaf) {
             let stations: Vec<u64> = self.stations.keys().copied().collect();
             stations.into_iter().for_each(|station| self.listen(station));
+        } else {
+            unwatched.into_iter().for_each(|station| self.listen(station));
         }
+        self.told_unwatched &= !self.unwatched.is_empty();
     }
 
     fn drop_incoming(&mut self, id: u64, why: &str) {
@@ -213,6 +229,12 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     fn hello(&mut self, id: u64, hello: &Hello, bytes: &[u8]) {
+        let Some(host) = self.incoming.get(&id).map(|incoming| incoming.from.ip()) else {
+            return;
+        };
+        if !self.may_answer(host) {
+            return self.drop_incoming(id, "too many handshakes of its host are under way");
+        }
         let Some(incoming) = self.incoming.get(&id) else {
             return;
         };
@@ -223,9 +245,6 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         let nonces = [nonce, &hello.nonce];
-        if !self.may_answer(incoming.from.ip()) {
-            return self.drop_incoming(id, "too many handshakes of its host are under way");
-        }
         let Some(keys) = record.keys.told() else {
             // Whoever comes before somebody listens asks again and again.
             tracing::debug!(address = %record.address, "not enabled, and has no key yet");
@@ -293,7 +312,9 @@ impl<V: Verbs> ControlThread<V> {
         let peer = PeerIdentity { address, incarnation: hello.incarnation, key: key.number };
         let caller = Caller { peer, credit: hello.credit, place: Some(hello.end) };
         let (made, end) = Answer::new(record, id, &caller, |pair, first_packet| {
-            pair.connect(first_packet, &record.shared.origin, &hello.end).map(|()| None)
+            let (device, origin) = (record.shared.device.name(), &record.shared.origin);
+            let join = || pair.connect(first_packet, origin, &hello.end).map(|()| None);
+            self.nowhere.look(device, &origin.port, address.ip(), &hello.end, join)
         })?;
         let accept = Accept {
             incarnation: record.incarnation,

@@ -4,7 +4,7 @@
 //! - [`tcp`]: an attempt over TCP; [`managed`]: one through the connection manager (rdma_cm).
 
 use std::{
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -22,6 +22,7 @@ use super::{
     error::ConnectError,
     line::Line,
     offer::{Joined, Offer},
+    socket::Socket,
     thread::ControlThread,
 };
 use crate::{
@@ -70,9 +71,9 @@ enum Step<V: Verbs> {
     /// For the next attempt.
     Pausing,
     /// For TCP.
-    Connecting(TcpStream),
+    Connecting(Socket),
     /// For the peer's nonce.
-    Greeting(TcpStream, Vec<u8>),
+    Greeting(Socket, Vec<u8>),
     /// For the peer's queue pair.
     Accept(Box<Asked<V>>),
     /// For the connection manager to find the way.
@@ -82,7 +83,7 @@ enum Step<V: Verbs> {
 }
 
 impl<V: Verbs> Step<V> {
-    fn socket(&self) -> Option<&TcpStream> {
+    fn socket(&self) -> Option<&Socket> {
         match self {
             Step::Waiting | Step::Pausing | Step::Resolving(_) | Step::Asking(_) => None,
             Step::Connecting(socket) | Step::Greeting(socket, _) => Some(socket),

@@ -4,6 +4,7 @@
 //! - [`socket`]: how it is carried; [`error`]: why it came to nothing;
 //! - [`thread`]: the loop, the orders, the connections that stand;
 //! - [`connect`] and [`accept`]: the two sides of a handshake; [`offer`]: what each has to offer;
+//! - [`nowhere`]: what is not looked for again at once;
 //! - [`trouble`]: what the device says of itself;
 //! - [`managed`]: the same through a connection manager (rdma_cm), and [`private`]: what is said then.
 
@@ -12,6 +13,7 @@ mod connect;
 pub mod error;
 mod line;
 mod managed;
+mod nowhere;
 mod offer;
 pub mod private;
 pub mod proof;
@@ -23,7 +25,6 @@ pub mod wire;
 use std::{
     io,
     net::SocketAddr,
-    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -96,7 +97,7 @@ pub enum Command<V: Verbs> {
 /// The control thread's side of an endpoint.
 pub struct StationRecord<V: Verbs> {
     pub id: u64,
-    pub listener: OwnedFd,
+    pub listener: socket::Listener,
     pub address: SocketAddr,
     pub incarnation: u64,
     pub keys: ProvedKeys,

@@ -1,6 +1,8 @@
 //! What the two sides of a handshake offer each other: the ends of a connection, or queue pairs
 //! that are there already and take datagrams from anybody.
 
+use std::sync::Arc;
+
 use super::{
     ManagedIdOf, StationRecord, accept::WRITES_MAX, connect::SENDS_MAX, random, wire::RejectReason,
 };
@@ -203,11 +205,13 @@ impl<V: Verbs> Answer<V> {
         }
     }
 
-    /// What the endpoint is told if nothing comes of it.
-    pub fn abandoned(self) -> Option<StationEvent<V>> {
+    /// What the endpoint is told if nothing comes of it. The share is held until it has heard so.
+    pub fn abandoned(self, share: Arc<()>) -> Option<StationEvent<V>> {
         match self {
             Answer::Connection(ReceiveEnd { queue_pair, .. }) => {
-                Some(StationEvent::Abandoned { queue_pair })
+                // Nothing comes on it any more, however late that is.
+                queue_pair.fail();
+                Some(StationEvent::Abandoned { queue_pair, share })
             }
             Answer::Datagrams { .. } => None,
         }

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use kestrel_core::fork_guard::Unshared;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
@@ -29,6 +30,11 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// Probes that may stay without an answer, after as long a silence as there is between them.
 const PROBES: u32 = 4;
 
+/// A connection of ours alone: its end, and this process's, is told though a forked child lives on.
+pub type Socket = Unshared<TcpStream>;
+/// What takes them, as well.
+pub type Listener = Unshared<OwnedFd>;
+
 /// How long a silent peer is believed in, so that one that does not answer for `peer_timeout` is still
 /// there: TCP repeats what is not acknowledged after 0.2 s and then after twice as long each time, and
 /// gives up at the end without a last try.
@@ -36,14 +42,14 @@ pub fn silence_max(peer_timeout: Duration) -> Duration {
     (2 * peer_timeout + Duration::from_secs(1)).max(SILENCE)
 }
 
-fn new_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
+fn new_socket(address: SocketAddr) -> Result<Unshared<OwnedFd>, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(family, SocketType::STREAM, flags, None)
+    Ok(Unshared::new(socket_with(family, SocketType::STREAM, flags, None)?))
 }
 
 /// Listens at `address`; port 0 lets the kernel choose one.
-pub fn open_listener(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
+pub fn open_listener(address: SocketAddr) -> Result<(Listener, SocketAddr), Errno> {
     let socket = new_socket(address)?;
     // Connections of an endpoint that was closed may still be fading away there.
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -59,7 +65,7 @@ fn address_with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
 }
 
 /// Whether a connection waits to be taken.
-pub fn is_readable(listener: &OwnedFd) -> bool {
+pub fn is_readable(listener: &Listener) -> bool {
     is_ready(listener, PollFlags::IN)
 }
 
@@ -74,10 +80,11 @@ fn is_ready(socket: &impl AsFd, flags: PollFlags) -> bool {
 }
 
 /// Takes the next connection, if one waits: it, and where it comes from.
-pub fn accept(listener: &OwnedFd, silence_max: Duration) -> Result<TcpStream, Errno> {
+pub fn accept(listener: &Listener, silence_max: Duration) -> Result<Socket, Errno> {
     let socket = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    let socket = Unshared::new(socket);
     prepare(&socket, silence_max)?;
-    Ok(TcpStream::from(socket))
+    Ok(socket.map(TcpStream::from))
 }
 
 /// Begins to connect from the IP address of `own` to `to`.
@@ -85,7 +92,7 @@ pub fn begin_connect(
     own: SocketAddr,
     to: SocketAddr,
     silence_max: Duration,
-) -> Result<TcpStream, Errno> {
+) -> Result<Socket, Errno> {
     let socket = new_socket(to)?;
     if own.is_ipv4() == to.is_ipv4() {
         // The peer compares: an endpoint's connections come from its own IP address.
@@ -93,7 +100,7 @@ pub fn begin_connect(
     }
     prepare(&socket, silence_max)?;
     match connect(&socket, &to) {
-        Ok(()) | Err(Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket.map(TcpStream::from)),
         Err(errno) => Err(errno),
     }
 }

@@ -3,10 +3,10 @@
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     io,
-    net::{IpAddr, TcpStream},
+    net::IpAddr,
     os::fd::{AsFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
@@ -21,11 +21,12 @@ use rustix::{
 
 use super::{
     Command, Orders, StationRecord,
-    accept::{Heard, Incoming},
+    accept::{Heard, Incoming, PAUSE},
     connect::Outgoing,
     line::Line,
     managed::PROBE,
-    socket::{self, Received},
+    nowhere::Nowhere,
+    socket::{self, Received, Socket},
     wire::Message,
 };
 use crate::{manager::ManagedId, station::StationEvent, verbs::Verbs};
@@ -33,6 +34,9 @@ use crate::{manager::ManagedId, station::StationEvent, verbs::Verbs};
 const EVENTS_AT_ONCE: usize = 64;
 /// After a panic, which is a bug: long enough not to spin, short enough to serve on.
 const PANIC_PAUSE: Duration = Duration::from_millis(100);
+
+/// After an event that took so long, orders and timers come before the next one.
+const HELD_UP: Duration = Duration::from_millis(10);
 
 /// The timer after which connections are taken again.
 pub(super) const RESUME: u64 = 0;
@@ -93,6 +97,9 @@ pub(super) struct ControlThread<V: Verbs> {
     pub(super) incoming: HashMap<u64, Incoming<V>>,
     pub(super) links: HashMap<u64, Link<V>>,
     pub(super) heard: Heard,
+    pub(super) nowhere: Nowhere,
+    /// The hosts of handshakes that came to nothing, as long as their endpoints do not know.
+    pub(super) abandoned: Vec<(IpAddr, Weak<()>)>,
     /// Once a station uses it.
     pub(super) manager: Option<Arc<V::Manager>>,
     /// Once there is a station on it.
@@ -108,6 +115,11 @@ pub(super) struct ControlThread<V: Verbs> {
     pub(super) connecting: usize,
     /// Listeners that epoll is not told of, since too many handshakes are under way.
     pub(super) deaf: bool,
+    /// Those that it could not be told of, which is tried again.
+    pub(super) unwatched: Vec<u64>,
+    pub(super) told_unwatched: bool,
+    /// It was said that a connection could not be taken, and none was since.
+    pub(super) told_untaken: bool,
     last_id: u64,
     stop: bool,
 }
@@ -124,6 +136,8 @@ impl<V: Verbs> ControlThread<V> {
             incoming: HashMap::new(),
             links: HashMap::new(),
             heard: Heard::default(),
+            nowhere: Nowhere::default(),
+            abandoned: Vec::new(),
             manager: None,
             device: None,
             device_failed: None,
@@ -132,6 +146,9 @@ impl<V: Verbs> ControlThread<V> {
             waiting: VecDeque::new(),
             connecting: 0,
             deaf: false,
+            unwatched: Vec::new(),
+            told_unwatched: false,
+            told_untaken: false,
             last_id: 0,
             stop: false,
         })
@@ -151,9 +168,7 @@ impl<V: Verbs> ControlThread<V> {
 
     /// First what a turn that met a bug may have left, then what comes.
     fn turn(&mut self, events: &mut Vec<epoll::Event>) {
-        self.take_orders();
-        self.run_timers();
-        self.begin_waiting();
+        self.go_on();
         if self.stop {
             return;
         }
@@ -169,6 +184,7 @@ impl<V: Verbs> ControlThread<V> {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => panic!("epoll_wait: {errno}"),
         }
+        let mut since = Instant::now();
         for event in events.iter() {
             match Token::of(event.data) {
                 Token::Wake => self.orders.wake.drain(),
@@ -178,7 +194,22 @@ impl<V: Verbs> ControlThread<V> {
                 Token::Manager => self.manager_readable(),
                 Token::Device => self.device_readable(),
             }
+            // It may have looked for a path, which others need not wait for.
+            if since.elapsed() >= HELD_UP {
+                self.go_on();
+                since = Instant::now();
+            }
+            if self.stop {
+                return;
+            }
         }
+    }
+
+    /// What comes between events: orders, and what is due.
+    fn go_on(&mut self) {
+        self.take_orders();
+        self.run_timers();
+        self.begin_waiting();
     }
 
     pub(super) fn next_id(&mut self) -> u64 {
@@ -223,12 +254,18 @@ impl<V: Verbs> ControlThread<V> {
         }
     }
 
-    pub(super) fn listen(&self, station: u64) {
-        if let Some(record) = self.stations.get(&station) {
-            let data = Token::Listener(station).data();
-            if let Err(errno) = epoll::add(&self.epoll, &record.listener, data, EventFlags::IN) {
-                tracing::error!(address = %record.address, "nobody can connect: epoll: {errno}");
+    pub(super) fn listen(&mut self, station: u64) {
+        let Some(record) = self.stations.get(&station) else {
+            return;
+        };
+        let data = Token::Listener(station).data();
+        if let Err(errno) = epoll::add(&self.epoll, &record.listener, data, EventFlags::IN) {
+            if !std::mem::replace(&mut self.told_unwatched, true) {
+                let address = record.address;
+                tracing::error!(%address, "nobody can connect for now: epoll: {errno}");
             }
+            self.unwatched.push(station);
+            self.set_timer(RESUME, Some(Instant::now() + PAUSE));
         }
     }
 
@@ -310,12 +347,12 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     /// Tells epoll of a handshake's socket.
-    pub(super) fn watch(&self, id: u64, socket: &TcpStream, flags: EventFlags) -> io::Result<()> {
+    pub(super) fn watch(&self, id: u64, socket: &Socket, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, socket, Token::Handshake(id).data(), flags)?)
     }
 
     /// Closes a handshake's socket for good.
-    pub(super) fn close(&self, socket: &TcpStream) {
+    pub(super) fn close(&self, socket: &Socket) {
         let _ = epoll::delete(&self.epoll, socket);
         socket::hang_up(socket);
     }

@@ -278,7 +278,7 @@ impl<V: Verbs> Transport for UdTransport<V> {
     fn grant(&mut self, _peer: PeerIndex, _credit: u64) {}
 
     fn arrival(&mut self) -> Option<Arrival> {
-        self.looks += 1;
+        self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(LOOKS_PER_ROUND) {
             self.go_round();
             self.poll_receives();

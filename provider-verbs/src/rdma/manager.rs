@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use kestrel_core::fork_guard::Mark;
 use rdma_core_sys::{rdmacm::*, verbs::IBV_EVENT_COMM_EST};
 
 use super::{
@@ -37,6 +38,8 @@ const REFUSED: i32 = 28;
 /// The way to the connection manager.
 pub struct RdmaManager {
     channel: NonNull<rdma_event_channel>,
+    /// Forked children do not keep the channel: the kernel lets go of peers with it.
+    mark: Option<Mark>,
     cm: &'static rdmacm,
     device: Arc<Rdma>,
 }
@@ -59,7 +62,8 @@ impl RdmaManager {
             device: device.open.name.clone(),
             reason: format!("rdma_create_event_channel: {}", io::Error::last_os_error()),
         })?;
-        let manager = RdmaManager { channel, cm, device };
+        let mut manager = RdmaManager { channel, mark: None, cm, device };
+        manager.mark = Some(Mark::new(manager.descriptor()));
         if do_not_block(manager.descriptor()) != 0 {
             return Err(manager.error("fcntl"));
         }
@@ -221,6 +225,8 @@ impl Manager<Rdma> for RdmaManager {
 
 impl Drop for RdmaManager {
     fn drop(&mut self) {
+        // The number may be another's afterwards.
+        self.mark = None;
         // SAFETY: every id keeps the manager, so none is left.
         unsafe { self.cm.rdma_destroy_event_channel(self.channel.as_ptr()) }
     }

@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use kestrel_core::{error::HasErrno, memory::Piece, transport::Unreachable};
+use kestrel_core::{error::HasErrno, fork_guard::Mark, memory::Piece, transport::Unreachable};
 use rdma_core_sys::{Library, verbs::*};
 
 pub use self::{
@@ -63,6 +63,8 @@ pub struct Rdma {
     peer_timeout: Duration,
     /// The longest inline request that the device was found to grant.
     inline_bytes: AtomicU32,
+    /// The device's own descriptors; go before they are closed.
+    _marks: [Mark; 2],
     /// Dropped last.
     open: query::OpenDevice,
 }
@@ -99,6 +101,13 @@ impl RcProvider<Rdma> {
 /// cable, since each reserves room in its memory.
 fn reads_max(attributes: &ibv_device_attr) -> u8 {
     attributes.max_qp_rd_atom.min(attributes.max_qp_init_rd_atom).clamp(1, READS_WANTED) as u8
+}
+
+/// Forked children do not keep the device's descriptors.
+fn marks_of(open: &query::OpenDevice) -> [Mark; 2] {
+    // SAFETY: the context is open.
+    let context = unsafe { open.context.as_ref() };
+    [context.cmd_fd, context.async_fd].map(Mark::new)
 }
 
 impl Rdma {
@@ -166,6 +175,7 @@ impl Rdma {
             has_atomics,
             peer_timeout: options.peer_timeout,
             inline_bytes,
+            _marks: marks_of(&open),
             open,
         };
         Ok((rdma, ip))

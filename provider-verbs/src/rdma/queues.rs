@@ -8,6 +8,7 @@ use std::{
     sync::{Arc, Once},
 };
 
+use kestrel_core::fork_guard::Mark;
 use rdma_core_sys::{inline, verbs::*};
 
 use super::{Rdma, trouble::name_of};
@@ -25,6 +26,8 @@ pub struct RdmaQueues {
     pub(super) shared: Handle<ibv_srq>,
     pub(super) receives: Handle<ibv_cq>,
     pub(super) sends: Handle<ibv_cq>,
+    /// Goes before what it marks.
+    _mark: Mark,
     channel: Handle<ibv_comp_channel>,
     /// Dropped last.
     device: Arc<Rdma>,
@@ -79,7 +82,9 @@ impl RdmaQueues {
         };
         let channel = channel.ok_or_else(|| device.error("ibv_create_comp_channel"))?;
         // SAFETY: the channel is alive.
-        if do_not_block(unsafe { (*channel.as_ptr()).fd }) != 0 {
+        let descriptor = unsafe { (*channel.as_ptr()).fd };
+        let mark = Mark::new(descriptor);
+        if do_not_block(descriptor) != 0 {
             return Err(device.error("fcntl"));
         }
         let completion_queue = |depth: u32| {
@@ -105,7 +110,7 @@ impl RdmaQueues {
             Handle::new(shared, verbs.ibv_destroy_srq, "ibv_destroy_srq")
         };
         let shared = shared.ok_or_else(|| device.error("ibv_create_srq"))?;
-        Ok(RdmaQueues { shared, receives, sends, channel, device: device.clone() })
+        Ok(RdmaQueues { shared, receives, sends, _mark: mark, channel, device: device.clone() })
     }
 }
 

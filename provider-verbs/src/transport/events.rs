@@ -78,7 +78,11 @@ impl<V: Verbs> RcTransport<V> {
                     self.abandon(end.queue_pair);
                 }
             }
-            StationEvent::Abandoned { queue_pair } => self.abandon(queue_pair),
+            StationEvent::Abandoned { queue_pair, share } => {
+                self.abandon(queue_pair);
+                // Its host may have another one.
+                drop(share);
+            }
             // Of endpoints of datagrams alone.
             StationEvent::Found { .. } | StationEvent::Heard { .. } => {}
             StationEvent::Closed { link, received } => {
@@ -202,8 +206,8 @@ impl<V: Verbs> RcTransport<V> {
         else {
             return;
         };
-        // Whatever was handed out is gone with its connection.
-        self.current = None;
+        // What was handed out of it is gone with its connection; what was of another is not.
+        self.current.take_if(|current| current.peer == peer);
         if let Some(lane) = self.part_from_sender(lane) {
             self.end_link(lane.link, lane.received);
             self.returned.extend(lane.buffers());

@@ -22,6 +22,9 @@ const _: () = assert!(CREDIT_BYTES <= WORDS_INLINE as usize);
 /// of a connection of the connection manager: with its complement, so that 0 is no count.
 pub const COUNT_BYTES: usize = 8;
 
+/// Numbers of requests, after which they come round.
+const NUMBERS_MAX: u32 = u32::MAX;
+
 pub fn count_word(received: u32) -> u64 {
     u64::from(received) | u64::from(!received) << 32
 }
@@ -99,7 +102,13 @@ impl<V: Verbs> SendLane<V> {
     /// Asks the peer's device for a sign of life, unless one is awaited. One probe at most is among
     /// what is unconfirmed, so that packets can be told from requests.
     pub fn probe(&mut self, pool: &mut SendPool<V>) {
-        let answered = self.queue.over().wrapping_sub(self.probe) as i32 >= 0;
+        let over = self.queue.over();
+        let behind = over.wrapping_sub(self.probe);
+        let answered = behind as i32 >= 0;
+        if answered && behind > NUMBERS_MAX / 4 {
+            // A sender that is never idle needs no probe for long, and numbers come round.
+            (self.probe, self.sent_before_probe) = (over, over.wrapping_sub(self.probes));
+        }
         if answered && self.queue.probe(pool) {
             self.probes = self.probes.wrapping_add(1);
             (self.probe, self.sent_before_probe) = (self.queue.posted(), self.sent);

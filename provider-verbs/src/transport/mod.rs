@@ -301,7 +301,7 @@ impl<V: Verbs> Transport for RcTransport<V> {
 
     #[inline(always)]
     fn arrival(&mut self) -> Option<Arrival> {
-        self.looks += 1;
+        self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(LOOKS_PER_ROUND) {
             self.go_round();
             self.poll_receives();

@@ -20,7 +20,7 @@ const RETURNED_MAX: usize = 16;
 /// The packet that was last handed out.
 #[derive(Clone, Copy)]
 pub(super) struct Current {
-    peer: PeerIndex,
+    pub(super) peer: PeerIndex,
     buffer: BufferIndex,
     /// Where its payload starts, and where it ends, in the packet.
     payload: usize,

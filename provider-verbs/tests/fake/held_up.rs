@@ -85,6 +85,34 @@ fn a_last_word_through_the_manager_that_lies_there_counts() {
     assert!(matches!(event(&mut victim), TransportEvent::Died { peer: 3 }));
 }
 
+/// No host answers for its GID. Looking for it again at once would hold all others up once more.
+#[test]
+fn where_nobody_was_is_not_looked_for_again_at_once() {
+    let fake = FakeOptions { reaches_nobody: true, ..FakeOptions::default() };
+    let provider = provider_with(&FakeFabric::default(), fake, VerbsOptions::default());
+    let victim = provider.open(None, KEY).unwrap();
+    let is_refused =
+        |mut raw: Raw| matches!(raw.read(), Some((Message::Reject(RejectReason::Path), _)));
+    let raw = hold_up(&provider, &victim);
+    std::thread::sleep(Duration::from_millis(200));
+    provider.device().hold_paths(false);
+    assert!(is_refused(raw));
+    provider.device().hold_paths(true);
+    let ask_from = |gid| {
+        let mut raw = Raw::connect(victim.address());
+        let (nonce, mut hello) = (raw.greeting(), raw.hello(victim.address()));
+        hello.end.gid = gid;
+        raw.say(&signed(hello, KEY, &nonce));
+        raw
+    };
+    assert!(is_refused(ask_from([0; 16])));
+    assert!(!provider.device().seeks_path(), "it is looked for");
+    let other = ask_from([7; 16]);
+    wait_until("another one is looked for", || provider.device().seeks_path());
+    provider.device().hold_paths(false);
+    assert!(is_refused(other));
+}
+
 /// Who connects has an answer, although its time ran out meanwhile.
 #[test]
 fn an_answer_that_lies_there_counts() {

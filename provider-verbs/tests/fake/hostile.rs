@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 use crate::common::{
     FakeTransport, KEY, Scene, adopt, connect, event, provider, push,
     raw::{Raw, path_end, signed},
-    stream, take, take_soon,
+    stream, take, take_soon, wait_until,
 };
 use kestrel_core::{
     address::Address,
@@ -259,4 +259,27 @@ fn a_host_has_so_many_senders_of_datagrams() {
     let ended = event(&mut hearer);
     assert!(matches!(ended, TransportEvent::Died { .. }), "{ended:?}");
     assert!(matches!(ask(HEARD_MAX + 1).1, Message::Accept(_)));
+}
+
+/// Whoever asks and does not take what it is given has buffers promised until the endpoint hears so, whose
+/// application may be long in coming.
+#[test]
+fn handshakes_that_come_to_nothing_take_a_share_of_the_buffers() {
+    const OF_A_HOST: usize = 128;
+    let mut scene = Scene::on(provider);
+    let to = scene.victim.address();
+    let ask = || {
+        let mut raw = Raw::connect(to);
+        let nonce = raw.greeting();
+        raw.say(&signed(raw.hello(to), KEY, &nonce));
+        matches!(raw.read(), Some((Message::Accept(_), _)))
+    };
+    assert!((0..OF_A_HOST).all(|_| ask()));
+    assert!(!ask(), "one more");
+    assert!(scene.victim.event().is_none());
+    wait_until("others are accepted again", || {
+        assert!(scene.victim.event().is_none());
+        ask()
+    });
+    scene.ends_well();
 }

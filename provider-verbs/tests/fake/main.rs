@@ -6,6 +6,7 @@ mod chaos;
 mod common;
 mod datagrams;
 mod faults;
+mod foreign;
 mod gone;
 mod groups;
 mod handshake;

@@ -1,6 +1,6 @@
 //! The same through the connection manager: a request, our answer, the peer's last word.
 
-use std::{net::SocketAddr, time::Instant};
+use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use super::{Asker, Incoming};
 use crate::{
@@ -149,7 +149,7 @@ fn answer<V: Verbs>(
     match managed.answer(end.queue_pair, &reply) {
         Ok(()) => Ok(made),
         Err(error) => {
-            if let Some(event) = made.abandoned() {
+            if let Some(event) = made.abandoned(Arc::default()) {
                 record.shared.push(event);
             }
             Err((None, error.to_string()))

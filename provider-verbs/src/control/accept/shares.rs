@@ -67,10 +67,13 @@ impl<V: Verbs> ControlThread<V> {
         false
     }
 
-    /// Whether one more handshake of a host may be answered.
-    pub(super) fn may_answer(&self, host: IpAddr) -> bool {
+    /// Whether one more handshake of a host may be answered. Those count that came to nothing, and have
+    /// buffers until their endpoint hears so: its application may be long in coming.
+    pub(super) fn may_answer(&mut self, host: IpAddr) -> bool {
+        self.abandoned.retain(|(_, share)| share.strong_count() > 0);
+        let abandoned = self.abandoned.iter().filter(|(from, _)| *from == host).count();
         let answered =
             |incoming: &&Incoming<V>| incoming.answer.is_some() && incoming.from.ip() == host;
-        self.incoming.values().filter(answered).count() < ANSWERED_MAX
+        self.incoming.values().filter(answered).count() + abandoned < ANSWERED_MAX
     }
 }

@@ -118,11 +118,20 @@ impl<V: Verbs> ControlThread<V> {
                 Err(WireError::OtherVersion { theirs }) => {
                     self.fail(id, ConnectError::OtherVersion { to, theirs });
                 }
-                Err(_) => self.try_again(id, "it hung up".into()),
+                Err(_) => self.let_go(id),
             },
             (Happening::Failed(why), Step::Resolving(_)) => self.unresolved(id, why),
             (Happening::Failed(why), _) => self.manager_failed(id, why),
             _ => self.manager_failed(id, "rdma_cm: an event out of turn".into()),
+        }
+    }
+
+    /// Let go of without a word of ours: by an endpoint that is not enabled yet, or has no place for us now;
+    /// or by somebody else, who has rdma_cm's port.
+    fn let_go(&mut self, id: u64) {
+        if let Some(outgoing) = self.outgoing.get_mut(&id) {
+            outgoing.way.let_go();
+            self.try_again(id, "it hung up".into());
         }
     }
 
@@ -179,6 +188,9 @@ impl<V: Verbs> ControlThread<V> {
             Ok(reply) => reply,
             Err(WireError::OtherVersion { theirs }) => {
                 return self.fail(id, ConnectError::OtherVersion { to, theirs });
+            }
+            Err(WireError::Magic) => {
+                return self.manager_failed(id, "somebody else has rdma_cm's port there".into());
             }
             Err(source) => return self.fail(id, ConnectError::BadAnswer { to, source }),
         };

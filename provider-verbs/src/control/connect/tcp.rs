@@ -1,6 +1,6 @@
 //! An attempt over TCP: the connection, what the peer greets with, our question, its answer.
 
-use std::{io, net::TcpStream, time::Instant};
+use std::{io, time::Instant};
 
 use kestrel_core::auth_key::AuthKey;
 use rustix::{event::epoll::EventFlags, io::Errno};
@@ -13,7 +13,7 @@ use crate::{
         offer::Offer,
         proof::{self, Speaker},
         random,
-        socket::{self, Received},
+        socket::{self, Received, Socket},
         thread::{ControlThread, Token},
         wire::{Accept, Hello, Message, Nonce, RejectReason, WireError, is_one_place},
     },
@@ -23,7 +23,7 @@ use crate::{
 
 /// What was sent, and what for.
 pub(super) struct Asked<V: Verbs> {
-    pub(super) socket: TcpStream,
+    pub(super) socket: Socket,
     input: Vec<u8>,
     offer: Offer<V>,
     /// Theirs and ours.
@@ -108,7 +108,10 @@ impl<V: Verbs> ControlThread<V> {
                 let source = WireError::Field { what: "an answer's kind", value: 0 };
                 self.fail(id, ConnectError::BadAnswer { to, source });
             }
-            Received::Gone(reason) => self.try_again(id, reason),
+            Received::Gone(reason) => {
+                outgoing.way.tcp_let_go();
+                self.try_again(id, reason);
+            }
             Received::Bad(WireError::OtherVersion { theirs }) => {
                 self.fail(id, ConnectError::OtherVersion { to, theirs });
             }
@@ -216,7 +219,9 @@ impl<V: Verbs> ControlThread<V> {
         let (proved, from) = (key.is_some_and(proves), accept.from);
         let is_meant = is_one_place(from, to);
         let joined = check_answer(to, proved, is_meant, from, accept.buffer_bytes).and_then(|()| {
-            let joined = asked.offer.join(record, &accept.end);
+            let (device, port) = (record.shared.device.name(), &record.shared.origin.port);
+            let join = || asked.offer.join(record, &accept.end);
+            let joined = self.nowhere.look(device, port, to.ip(), &accept.end, join);
             joined.map_err(|source| ConnectError::Verbs { to, source })
         });
         let joined = match joined {

@@ -8,6 +8,11 @@ use std::time::{Duration, Instant};
 /// message that was lost after seconds.
 pub(super) const STEP_WAIT: Duration = Duration::from_secs(1);
 
+/// After so many attempts through the manager that end without a word TCP is tried, and then after so many
+/// each time. The first take a quarter of a second.
+const SILENT_FIRST: u32 = 8;
+const SILENT_EACH: u32 = 4;
+
 /// The way of the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
@@ -15,12 +20,14 @@ pub(super) struct Way {
     by_manager: bool,
     /// The last attempt through the manager found nobody, maybe since the peer was just being opened.
     was_early: bool,
+    /// How often whoever is met through the manager has let go of us without a word.
+    silent: u32,
 }
 
 impl Way {
     /// The first: through the manager, if there is one.
     pub fn first(has_manager: bool) -> Way {
-        Way { has_manager, by_manager: has_manager, was_early: false }
+        Way { has_manager, by_manager: has_manager, was_early: false, silent: 0 }
     }
 
     pub fn is_by_manager(self) -> bool {
@@ -40,6 +47,18 @@ impl Way {
     /// The manager cannot help.
     pub fn manager_failed(&mut self) {
         self.by_manager = false;
+    }
+
+    /// Whoever is met through the manager lets go of us without a word. An endpoint that is being opened does,
+    /// and is soon asked again; a program that is none of ours does always, so TCP has a turn by and by.
+    pub fn let_go(&mut self) {
+        self.silent += 1;
+        self.by_manager = self.silent < SILENT_FIRST || !self.silent.is_multiple_of(SILENT_EACH);
+    }
+
+    /// An endpoint lets go of us over TCP: it is asked through the manager again, if it was met there.
+    pub fn tcp_let_go(&mut self) {
+        self.by_manager |= self.silent > 0;
     }
 
     /// Nobody listens there.
@@ -85,6 +104,26 @@ mod tests {
         assert!(!way.is_by_manager());
         way.tcp_led_nowhere();
         assert!(way.is_by_manager());
+    }
+
+    #[test]
+    fn tcp_has_a_turn_where_the_manager_leads_to_somebody_else() {
+        let mut way = Way::first(true);
+        for _ in 1..SILENT_FIRST {
+            way.let_go();
+            assert!(way.is_by_manager());
+        }
+        for _ in 0..3 {
+            way.let_go();
+            assert!(!way.is_by_manager());
+            way.tcp_let_go();
+            for _ in 1..SILENT_EACH {
+                assert!(way.is_by_manager());
+                way.let_go();
+            }
+        }
+        way.manager_failed();
+        assert!(!way.is_by_manager());
     }
 
     #[test]
