@@ -247,8 +247,8 @@ impl<P: Provider> CompletionQueue<P> {
     /// Ends the wait of a blocked reader, or of the next one.
     /// Reference: fi_cq(3), `fi_cq_signal`.
     pub fn signal(&self) {
-        self.signaled.store(true, Ordering::Release);
-        self.store.wake().ring();
+        self.signaled.store(true, Ordering::SeqCst);
+        self.store.signal();
     }
 
     /// Closes the queue.

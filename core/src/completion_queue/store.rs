@@ -307,6 +307,12 @@ impl CompletionStore {
         self.wake_sleepers();
     }
 
+    /// There is something that each who sleeps has to see, whichever of them silences the bell.
+    pub fn signal(&self) {
+        self.sleepers.call();
+        self.wake.ring();
+    }
+
     /// The bell that wakes sleepers.
     pub fn wake(&self) -> &dyn Bell {
         &*self.wake
