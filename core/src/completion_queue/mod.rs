@@ -5,6 +5,8 @@ pub mod entry;
 #[allow(unsafe_code)]
 mod entry_ring;
 #[allow(unsafe_code)]
+mod in_place;
+#[allow(unsafe_code)]
 pub mod store;
 mod waiting;
 
@@ -166,9 +168,10 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     /// Reads as [`Self::read`], but hands each completion to `take` with its
-    /// position, for callers that keep completions in another form.
+    /// position, for callers that keep completions in another form. What `take` does may read the
+    /// queue as well.
     ///
-    /// Cost: as [`Self::read`], without a buffer of entries.
+    /// Cost: as [`Self::read`], without a buffer of entries. [`Self::read_in_place`] copies none.
     /// # Errors
     /// As there.
     #[inline]

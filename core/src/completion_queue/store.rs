@@ -158,25 +158,49 @@ impl CompletionStore {
     /// Hands up to `count` completions to `take`, one after the other, each with
     /// its position: for readers that keep them in another form.
     #[inline(always)]
-    pub fn pop_each(&self, count: usize, take: impl FnMut(usize, &Entry)) -> Head {
+    pub fn pop_each(&self, count: usize, mut take: impl FnMut(usize, &Entry)) -> Head {
+        if self.errors_met.load(Ordering::Relaxed) > 0 {
+            return Head::Error;
+        }
+        self.pop_copies(count, |at, entry| {
+            take(at, entry);
+            // Not inside of the next pop: who drops what it owned may come back here.
+            entry.owner = None;
+        })
+    }
+
+    /// As [`Self::pop_each`], but an entry that nobody else could pop is read where it is.
+    ///
+    /// # Safety
+    /// `take` makes no call on the store, nor on anything that adds to it or takes from it.
+    #[inline(always)]
+    pub unsafe fn pop_each_in_place(
+        &self,
+        count: usize,
+        mut take: impl FnMut(usize, &Entry),
+    ) -> Head {
         if self.errors_met.load(Ordering::Relaxed) > 0 {
             return Head::Error;
         }
         match &self.queue {
-            Queue::Exclusive(queue) => self.pop_in_place(queue, count, take),
-            Queue::Shared { .. } => self.pop_copies(count, take),
+            // SAFETY: the caller promises the same.
+            Queue::Exclusive(queue) => unsafe { self.pop_in_place(queue, count, take) },
+            Queue::Shared { .. } => self.pop_copies(count, |at, entry| take(at, entry)),
         }
     }
 
     /// An entry is read where it was written a moment ago.
+    ///
+    /// # Safety
+    /// As [`Self::pop_each_in_place`].
     #[inline(always)]
-    fn pop_in_place(
+    unsafe fn pop_in_place(
         &self,
         queue: &UnsafeCell<EntryRing>,
         count: usize,
         mut take: impl FnMut(usize, &Entry),
     ) -> Head {
-        // SAFETY: exclusive use, as `Sharing::Exclusive` says.
+        // SAFETY: exclusive use, as `Sharing::Exclusive` says, and `take` does not come back here.
         let queue = unsafe { &mut *queue.get() };
         let mut taken = 0;
         while taken < count
@@ -196,12 +220,13 @@ impl CompletionStore {
         Head::after(taken)
     }
 
-    fn pop_copies(&self, count: usize, mut take: impl FnMut(usize, &Entry)) -> Head {
+    #[inline(always)]
+    fn pop_copies(&self, count: usize, mut take: impl FnMut(usize, &mut Entry)) -> Head {
         let mut entry = Entry::default();
         let mut taken = 0;
         while taken < count && self.pop_into(&mut entry) {
             if entry.flags & ERROR_MARK == 0 {
-                take(taken, &entry);
+                take(taken, &mut entry);
                 taken += 1;
             } else if self.meets_error() {
                 return Head::at_error(taken);
