@@ -11,6 +11,7 @@ mod gone;
 pub mod idle;
 pub mod keys;
 mod leaving;
+mod names;
 pub(crate) mod order;
 pub mod ownership;
 pub mod peer;
@@ -291,7 +292,9 @@ impl<T: Transport> Engine<T> {
 
     #[inline(always)]
     fn take_and_push(&mut self, most: usize) -> bool {
-        self.know_sources();
+        if !self.knows_sources() {
+            return false;
+        }
         let mut finished = self.in_windows > 0 && self.take_finished();
         if !self.confirming.is_empty() {
             finished |= self.take_confirmed();
