@@ -1,6 +1,7 @@
 //! Completion queues. Reference: fi_cq(3), and what fi_endpoint(3) says of
 //! binding and selective completion.
 
+pub(crate) mod announcers;
 pub mod entry;
 #[allow(unsafe_code)]
 mod entry_ring;
@@ -9,6 +10,8 @@ mod in_place;
 #[allow(unsafe_code)]
 pub mod store;
 mod waiting;
+#[allow(unsafe_code)]
+mod window;
 
 use std::fmt;
 use std::sync::{
@@ -17,8 +20,9 @@ use std::sync::{
 };
 
 pub use entry::{Entry, ErrorEntry};
-use store::{CompletionStore, Head, Sharing, Window};
+use store::{CompletionStore, Head, Sharing};
 pub use waiting::QueueWait;
+use window::Window;
 
 use crate::{
     bind_count::BindCount,

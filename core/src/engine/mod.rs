@@ -254,7 +254,7 @@ impl<T: Transport> Engine<T> {
             claimed: ClaimedMessages::default(),
             shared: None,
             offers: setup.buffering.is_some(),
-            buffering: Buffering::new(setup.buffering.as_ref()),
+            buffering: Buffering::new(setup.buffering.as_ref(), setup.receive.queue.as_ref()),
             windows: 0,
             fences: Vec::new(),
             transmit_order: None,
