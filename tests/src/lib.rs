@@ -307,6 +307,7 @@ macro_rules! conformance {
                 who_accepted_goes_while_the_listener_is_driven,
                 who_asks_a_closed_listener_is_refused,
                 who_is_refused_is_not_enabled,
+                a_rejection_leaves_by_itself,
                 who_takes_over_has_its_own_key;
             connections:
                 data_travels_both_ways,
