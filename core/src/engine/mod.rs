@@ -31,6 +31,7 @@ mod unread;
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use rustc_hash::FxHashMap;
@@ -167,6 +168,8 @@ pub struct Engine<T: Transport> {
     pub(crate) datagrams: Option<Box<Datagrams>>,
     /// Threads that sleep until the bell rings: see [`sleep`].
     sound_sleepers: u32,
+    /// How long the drain under way has waited for peers; none, where no drain is.
+    drain_waited: Option<Duration>,
     /// Peers with something to push.
     pub(crate) backlog: Vec<PeerIndex>,
     /// Operations that go through windows, and messages that are fetched through them.
@@ -244,6 +247,7 @@ impl<T: Transport> Engine<T> {
             regions: KnownRegions::new(setup.memory_regions.clone()),
             scratch: Scratch::default(),
             sound_sleepers: 0,
+            drain_waited: None,
             backlog: Vec::new(),
             in_windows: 0,
             confirming: Vec::new(),

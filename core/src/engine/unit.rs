@@ -285,7 +285,12 @@ impl<P: Provider> Unit<P> {
     #[cold]
     #[inline(never)]
     fn drain_submissions(&self) -> bool {
-        self.work(|unit| unit.submissions.drain(|submission| unit.take(submission)))
+        self.work(|unit| {
+            unit.owned().into_iter().for_each(Engine::begin_drain);
+            let is_drained = unit.submissions.drain(|submission| unit.take(submission));
+            unit.owned().into_iter().for_each(Engine::end_drain);
+            is_drained
+        })
     }
 
     /// For the owner. A closed engine drops what was left for it.

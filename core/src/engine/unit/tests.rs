@@ -1,4 +1,4 @@
-use super::SUBMISSIONS_MAX;
+use super::{Engine, SUBMISSIONS_MAX};
 use crate::{
     address_vector::AddressVector,
     completion_queue::{CompletionQueue, Entry},
@@ -136,6 +136,27 @@ fn what_was_left_for_an_owner_leaves_before_the_endpoint_closes() {
     unit.ownership.release(|| false, || {});
     from.endpoint.close();
     assert_eq!(to.received(), [2]);
+}
+
+/// Whoever drains what others left waits for their peers, but not for one after the other.
+#[test]
+fn a_drain_waits_once() {
+    const PEERS: usize = 4;
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    provider.delay_connections(usize::MAX);
+    let from = Node::open(&provider);
+    let peers = [(); PEERS].map(|()| Node::open(&provider));
+    let unit = from.endpoint.unit().unwrap();
+    assert!(unit.ownership.try_acquire());
+    for to in &peers {
+        let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
+        from.endpoint.inject(&[1; 8], peer).unwrap();
+    }
+    unit.release();
+    let in_vain = |engine: &mut Engine<_>| {
+        engine.peers.iter().map(|peer| peer.unanswered.is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(unit.with(in_vain).unwrap(), [true, false, false, false]);
 }
 
 /// As an error of ours, or of a hook, in the middle of a call that catches it.
