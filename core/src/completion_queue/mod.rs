@@ -7,6 +7,7 @@ pub mod entry;
 mod entry_ring;
 #[allow(unsafe_code)]
 mod in_place;
+mod signal;
 #[allow(unsafe_code)]
 pub mod store;
 mod waiting;
@@ -16,7 +17,7 @@ mod window;
 use std::fmt;
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    atomic::{AtomicU32, Ordering},
 };
 
 pub use entry::{Entry, ErrorEntry};
@@ -81,9 +82,6 @@ pub struct CompletionQueue<P: Provider> {
     /// Reads that found something at once since one drove because of that. Threads may lose each
     /// other's counts.
     undriven: AtomicU32,
-    signaled: AtomicBool,
-    /// Threads that are blocked in a read.
-    blocked: AtomicUsize,
     bound: BindCount,
 }
 
@@ -91,7 +89,7 @@ impl<P: Provider> fmt::Debug for CompletionQueue<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionQueue")
             .field("bound", &self.bound.count())
-            .field("blocked", &self.blocked.load(Ordering::Relaxed))
+            .field("blocked", &self.store.signal.blocked())
             .finish_non_exhaustive()
     }
 }
@@ -124,8 +122,6 @@ impl<P: Provider> CompletionQueue<P> {
             units: PollSet::new(sharing),
             idle: Idle::default(),
             undriven: AtomicU32::new(0),
-            signaled: AtomicBool::new(false),
-            blocked: AtomicUsize::new(0),
             bound: BindCount::default(),
         }))
     }
@@ -254,7 +250,6 @@ impl<P: Provider> CompletionQueue<P> {
     /// Ends the wait of a blocked reader, or of the next one.
     /// Reference: fi_cq(3), `fi_cq_signal`.
     pub fn signal(&self) {
-        self.signaled.store(true, Ordering::SeqCst);
         self.store.signal();
     }
 

@@ -11,6 +11,7 @@ use super::{
     announcers::{ANNOUNCEMENT_MARK, Announcers},
     entry::{Entry, ErrorEntry},
     entry_ring::EntryRing,
+    signal::Signal,
     window::Window,
 };
 use crate::{
@@ -57,6 +58,7 @@ pub struct CompletionStore {
     /// anything else; below, so many marks stand for errors that were taken before.
     errors_met: AtomicIsize,
     announcers: Box<Announcers>,
+    pub(super) signal: Signal,
     sleepers: Sleepers,
     /// An entry has had the bell rung, or is about to, and nobody has silenced it since.
     rung: AtomicBool,
@@ -115,6 +117,7 @@ impl CompletionStore {
             errors: SegQueue::new(),
             errors_met: AtomicIsize::new(0),
             announcers: Box::default(),
+            signal: Signal::default(),
             sleepers: Sleepers::default(),
             rung: AtomicBool::new(false),
             wake,
@@ -371,7 +374,7 @@ impl CompletionStore {
         self.wake.drain();
         // R8: pairs with A8 in `ring_once`: an entry that found the bell rung is seen behind this.
         self.rung.swap(false, Ordering::AcqRel);
-        if self.sleepers.leave(entered) || !self.is_empty() {
+        if self.sleepers.leave(entered) || !self.is_empty() || self.signal.is_awaited() {
             self.wake_sleepers();
         }
     }
@@ -382,9 +385,9 @@ impl CompletionStore {
         self.wake_sleepers();
     }
 
-    /// There is something that each who sleeps has to see, whichever of them silences the bell.
+    /// Ends a wait. Whoever silences the bell of who is blocked rings again.
     pub fn signal(&self) {
-        self.sleepers.call();
+        self.signal.give();
         self.wake.ring();
     }
 

@@ -3,15 +3,13 @@
 
 use std::{
     os::fd::RawFd,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::{
     CompletionQueue, Entry, ReadError,
+    signal::Blocked,
     store::{CompletionStore, Head},
 };
 use crate::{
@@ -59,7 +57,7 @@ impl<P: Provider> CompletionQueue<P> {
         timeout: Option<Duration>,
     ) -> Result<usize, ReadError> {
         let start = Instant::now();
-        let _blocked = Blocked::count(&self.blocked);
+        let _blocked = Blocked::at(&self.store.signal);
         loop {
             match self.read_by(BURST_MAX, &mut pop) {
                 Err(ReadError::Empty) => {}
@@ -68,7 +66,7 @@ impl<P: Provider> CompletionQueue<P> {
             if self.domain.provider().forked() {
                 return Err(ReadError::ForkedChild);
             }
-            if self.signaled.swap(false, Ordering::SeqCst) {
+            if self.store.signal.take() {
                 return Err(ReadError::Signaled);
             }
             let waited = start.elapsed();
@@ -96,7 +94,7 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     fn nothing_yet(&self, wait: &QueueWait<P>) -> bool {
-        wait.armed.is_quiet() && self.store.is_empty() && !self.signaled.load(Ordering::Acquire)
+        wait.armed.is_quiet() && self.store.is_empty() && !self.store.signal.is_there()
     }
 
     /// Drives progress, and answers whether a read would find something.
@@ -120,33 +118,16 @@ impl<P: Provider> CompletionQueue<P> {
         }
         let wait = self.begin_wait();
         // Who waits outside is told once, too, and may wait the next time.
-        if self.signaled.swap(false, Ordering::SeqCst) {
+        if self.store.signal.take() {
             drop(wait);
             // But a signal is first of all for those who are blocked in a read: one that began before
             // the exchange is seen here, and one that began after it is not what was signaled for.
-            if self.blocked.load(Ordering::SeqCst) > 0 {
+            if self.store.signal.blocked() > 0 {
                 self.signal();
             }
             return None;
         }
         self.nothing_yet(&wait).then_some(wait)
-    }
-}
-
-/// A thread that is blocked in a read, while this lives.
-struct Blocked<'a>(&'a AtomicUsize);
-
-impl<'a> Blocked<'a> {
-    fn count(blocked: &'a AtomicUsize) -> Self {
-        // Before the first look at `signaled`, in the order of all that is SeqCst.
-        blocked.fetch_add(1, Ordering::SeqCst);
-        Blocked(blocked)
-    }
-}
-
-impl Drop for Blocked<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -204,17 +185,18 @@ mod tests {
         };
         let waits = || [(); 2].map(|()| queue.prepare_wait().unwrap());
         let [first, second] = waits();
+        let blocked = Blocked::at(&queue.store.signal);
         queue.signal();
         drop(first);
         assert!(is_rung(&second));
-        drop(second);
+        drop((second, blocked));
         assert!(queue.prepare_wait().is_none(), "the signal is still there");
         // Who makes ready once more finds the signal, and only then lets its earlier wait go.
         let [first, second] = waits();
-        let _blocked = Blocked::count(&queue.blocked);
+        let _blocked = Blocked::at(&queue.store.signal);
         queue.signal();
         assert!(queue.prepare_wait().is_none());
         drop(first);
-        assert!(is_rung(&second) && queue.signaled.load(Ordering::SeqCst));
+        assert!(is_rung(&second) && queue.store.signal.is_there());
     }
 }
