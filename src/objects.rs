@@ -74,8 +74,9 @@ pub fn open_domain(info: &Info) -> Result<Arc<Domain>, OpenError> {
 /// As [`open_domain`].
 /// # Safety
 /// As [`Domain::open_exclusive`](kestrel_core::domain::Domain::open_exclusive): no two threads are
-/// inside calls on objects of this domain, or drop them, at the same time; a hand-over between
-/// threads synchronises.
+/// inside calls on objects of this domain, or drop them, at the same time, nor on the event queues and
+/// passive endpoints that its connected endpoints have to do with; a hand-over between threads
+/// synchronises.
 #[allow(unsafe_code)]
 pub unsafe fn open_domain_exclusive(info: &Info) -> Result<Arc<Domain>, OpenError> {
     let (provider, options) = domain_parts(info, &settings_of_environment()?)?;

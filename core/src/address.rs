@@ -214,9 +214,9 @@ impl Address {
         }
     }
 
-    /// Whether the address names one host: not `0.0.0.0` and not `::`.
+    /// Whether the address names one host: not `0.0.0.0`, however it is written, and not `::`.
     pub const fn names_a_host(&self) -> bool {
-        !self.0.ip().is_unspecified()
+        !self.0.ip().to_canonical().is_unspecified()
     }
 }
 
@@ -389,6 +389,7 @@ mod tests {
             ("1.2.3.4:0", "9.9.9.9:9", "1.2.3.4:9"),
             ("0.0.0.0:5", "9.9.9.9:9", "9.9.9.9:5"),
             ("0.0.0.0:0", "9.9.9.9:9", "9.9.9.9:9"),
+            ("[::ffff:0.0.0.0]:0", "9.9.9.9:9", "9.9.9.9:9"),
             ("[fe80::1%3]:0", "[::1]:9", "[fe80::1%3]:9"),
             ("[::]:5", "[fe80::1%3]:9", "[fe80::1%3]:5"),
         ] {

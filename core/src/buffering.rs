@@ -1,9 +1,13 @@
 //! Messages that are received into memory of ours, and announced: what is kept of them.
 //! Reference: fi_msg(3), "Buffered Receives", "Variable Length Messages".
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use crate::{
+    completion_queue::{announcers::Announcer, store::CompletionStore},
     engine::peer::CREDIT_FIRST,
     flags::Flags,
     primitive::{AtomicU64, Ordering},
@@ -124,6 +128,8 @@ impl Line {
 
 /// What an engine keeps of buffered messages.
 pub(crate) struct Buffering {
+    /// Before what announcements lead to.
+    pub(crate) announcer: Option<Announcer>,
     pub(crate) setup: BufferingSetup,
     /// Tags that are posted; messages for them are announced.
     pub(crate) tags: Matcher,
@@ -146,9 +152,14 @@ pub(crate) struct Buffering {
 }
 
 impl Buffering {
-    pub(crate) fn new(setup: Option<&BufferingSetup>) -> Option<Box<Buffering>> {
+    /// What announces messages in `queue`.
+    pub(crate) fn new(
+        setup: Option<&BufferingSetup>,
+        queue: Option<&Arc<CompletionStore>>,
+    ) -> Option<Box<Buffering>> {
         setup.map(|&setup| {
             Box::new(Buffering {
+                announcer: queue.map(Announcer::new),
                 setup,
                 tags: Matcher::new(),
                 messages: HashMap::new(),
@@ -330,7 +341,7 @@ mod tests {
 
     fn buffering() -> Box<Buffering> {
         let setup = BufferingSetup { limit: LIMIT as usize, min: 64, endpoint: 0 };
-        Buffering::new(Some(&setup)).unwrap()
+        Buffering::new(Some(&setup), None).unwrap()
     }
 
     #[test]

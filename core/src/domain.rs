@@ -171,7 +171,10 @@ impl<P: Provider> Domain<P> {
     /// As [`Self::open`].
     /// # Safety
     /// No two threads are inside calls on objects of this domain, or drop them,
-    /// at the same time; a hand-over between threads synchronises.
+    /// at the same time; a hand-over between threads synchronises. With connected endpoints (not
+    /// with socket endpoints) that holds as well for the event queues that those report to, and for
+    /// the passive endpoints that report there, though none of these belongs to the domain: they
+    /// drive the endpoints, which complete into the domain's queues.
     pub unsafe fn open_exclusive(
         provider: Arc<P>,
         options: DomainOptions,

@@ -25,8 +25,8 @@ pub struct Sleepers {
     state: AtomicU64,
 }
 
-/// How often there had been a call when a sleeper entered. It wraps around after a million, which
-/// nobody sleeps through.
+/// How often there had been a call when a sleeper entered. It wraps around after a million; who sleeps
+/// through just so many is taken for one that was not called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered(u64);
 
@@ -66,7 +66,10 @@ impl Sleepers {
     pub fn leave(&self, entered: Entered) -> bool {
         let left = |state: u64| {
             let owes = state >> CALLS_SHIFT != entered.0;
-            Some(state - 1 - (u64::from(owes) << OWED_SHIFT))
+            let left = state - 1 - (u64::from(owes) << OWED_SHIFT);
+            // Who slept through so many calls that their number came round owes one, and does not know.
+            let beyond = owed_of(left).saturating_sub(left & COUNT_MASK);
+            Some(left - (beyond << OWED_SHIFT))
         };
         // N3: pairs with N2 in `call`, whose ring may be the one that was silenced.
         let before = self.state.fetch_update(Ordering::SeqCst, Ordering::Relaxed, left);
@@ -109,6 +112,20 @@ mod tests {
         let second = sleepers.enter();
         assert!(sleepers.call(), "the second does not know of the first call");
         assert!(sleepers.leave(first), "the second was called, too");
+        assert!(!sleepers.leave(second));
+    }
+
+    #[test]
+    fn who_sleeps_through_all_numbers_leaves_nothing_owed() {
+        let sleepers = Sleepers::default();
+        let first = sleepers.enter();
+        sleepers.call();
+        // A million calls but one.
+        sleepers.state.fetch_sub(1 << CALLS_SHIFT, Ordering::Relaxed);
+        assert!(!sleepers.leave(first));
+        assert!(!sleepers.owe());
+        let second = sleepers.enter();
+        assert!(sleepers.call(), "it is to be rung for");
         assert!(!sleepers.leave(second));
     }
 

@@ -133,11 +133,12 @@ pub unsafe extern "C" fn open(
         parent.settle(&mut info)?;
         let in_use = Use::of(&parent.uses)?;
         let endpoint = objects::open_scalable_endpoint(&parent.domain, &info)?;
+        let capabilities = endpoint.options().capabilities;
         let state = State {
             defaults: DefaultFlags::of(endpoint.options()),
             endpoint,
             is_alias: false,
-            limits: Limits::of(&info),
+            limits: Limits::of(&info, capabilities),
             info,
             config: parent.config.clone(),
             version: parent.version,

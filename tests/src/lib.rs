@@ -142,6 +142,7 @@ macro_rules! conformance {
                 a_message_is_counted_when_it_is_claimed,
                 a_sender_that_closes_fails_the_claims_of_its_messages,
                 a_receiver_that_closes_lets_go_of_its_senders,
+                announcements_go_with_their_endpoint,
                 variable_messages_have_no_limit,
                 connected_endpoints_announce_too,
                 a_receive_context_announces_for_itself;
@@ -306,6 +307,7 @@ macro_rules! conformance {
                 who_accepted_goes_while_the_listener_is_driven,
                 who_asks_a_closed_listener_is_refused,
                 who_is_refused_is_not_enabled,
+                a_rejection_leaves_by_itself,
                 who_takes_over_has_its_own_key;
             connections:
                 data_travels_both_ways,

@@ -176,8 +176,8 @@ impl AddressVector {
     /// # Reference
     /// fi_av(3), `fi_av_insert`
     pub fn insert_one(&self, address: Address) -> Result<FiAddr, AddressVectorError> {
-        let mut writer = self.lock();
         let _held = self.hold()?;
+        let mut writer = self.lock();
         self.insert_locked(&mut writer, address)
     }
 
@@ -202,7 +202,6 @@ impl AddressVector {
         marks: Marks<'_>,
         report: impl FnMut(Result<FiAddr, AddressVectorError>),
     ) -> usize {
-        let mut writer = self.lock();
         let held = self.hold().and_then(|held| match marks {
             // "Using the FI_AV_USER_ID flag per insert is invalid if the AV was opened with the
             // FI_AV_USER_ID or if the corresponding domain was configured with FI_AV_AUTH_KEY."
@@ -212,7 +211,7 @@ impl AddressVector {
             Marks::AuthKeys(_) if !self.has_auth_keys() => Err(AddressVectorError::NoAuthKeys),
             _ => Ok(held),
         });
-        let writer = &mut *writer;
+        let writer = &mut *self.lock();
         let places = Vec::new();
         let mut inserter =
             Inserter { vector: self, writer, marks, report, at: 0, count: 0, places };

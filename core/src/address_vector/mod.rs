@@ -30,7 +30,7 @@ mod user_ids;
 mod writer;
 
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError, TryLockError};
 
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
@@ -124,7 +124,8 @@ pub struct AddressVector {
     events: OnceLock<(Arc<EventQueue>, u64)>,
     /// What stands for it until one is bound: its domain's.
     default_events: OnceLock<(Arc<EventQueue>, u64)>,
-    /// Writers only: the control path. No reader of the data path takes it.
+    /// The control path. No reader of the data path waits for it: a poll that has to learn what peers
+    /// are called tries.
     writer: Mutex<Writer>,
 }
 
@@ -406,6 +407,15 @@ impl AddressVector {
     fn lock(&self) -> MutexGuard<'_, Writer> {
         // A writer that panicked (out of memory) left whole entries behind.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Writer>> {
+        match self.writer.try_lock() {
+            Ok(writer) => Some(writer),
+            // As above.
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The index that `fi_addr` names, its receive-context bits taken off.

@@ -77,12 +77,12 @@ fn bad_or_removed_addresses_are_invalid() {
 #[test]
 fn a_failed_entry_is_reported_and_does_not_stop_the_next() {
     let av = open(AddressVectorAttributes::default());
-    let wildcard = address("0.0.0.0:5");
-    let inserted = av.insert(&[nth(1), wildcard, nth(2)]);
+    let [wildcard, mapped] = ["0.0.0.0:5", "[::ffff:0.0.0.0]:5"].map(address);
+    let inserted = av.insert(&[nth(1), wildcard, nth(2), mapped]);
     assert_eq!(inserted.count(), 2);
-    assert_eq!(fi_addrs(&inserted), [0, FI_ADDR_NOTAVAIL, 1]);
+    assert_eq!(fi_addrs(&inserted), [0, FI_ADDR_NOTAVAIL, 1, FI_ADDR_NOTAVAIL]);
     let errors: Vec<i32> = inserted.sync_errors().collect();
-    assert_eq!(errors, [0, Errno::ADDRNOTAVAIL.0, 0]);
+    assert_eq!(errors, [0, Errno::ADDRNOTAVAIL.0, 0, Errno::ADDRNOTAVAIL.0]);
     let mut results = Vec::new();
     let bytes = [Address::from_bytes(&[0; 16]), Address::from_bytes(&nth(3).to_bytes())];
     assert_eq!(av.insert_each(bytes, Marks::None, |result| results.push(result)), 1);

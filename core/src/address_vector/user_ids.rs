@@ -9,7 +9,8 @@ use std::collections::HashMap;
 
 use super::writer::Writer;
 use super::{
-    Address, AddressVector, AddressVectorError, AddressVectorFlags, FI_ADDR_NOTAVAIL, FiAddr, Table,
+    Address, AddressVector, AddressVectorError, AddressVectorFlags, FI_ADDR_NOTAVAIL, FiAddr,
+    MutexGuard, Table,
 };
 use crate::auth_key::{KeyNumber, ONLY_KEY};
 use crate::primitive::Ordering;
@@ -66,21 +67,40 @@ impl AddressVector {
     /// What completions call `address`: its user id, or its `fi_addr`. Cold: takes the writer
     /// mutex.
     pub fn reported(&self, address: &Address) -> FiAddr {
-        self.reported_by(address, ONLY_KEY)
+        self.names().reported_by(address, ONLY_KEY)
     }
 
-    /// The same of whoever is at `address` and has proved that key.
-    pub(crate) fn reported_by(&self, address: &Address, key: KeyNumber) -> FiAddr {
+    /// What addresses are called, until what it answers is dropped. Takes the writer mutex, for which
+    /// it waits as long as an insertion lasts.
+    pub(crate) fn names(&self) -> Names<'_> {
+        Names { vector: self, writer: self.lock() }
+    }
+
+    /// The same for who waits for nobody: none while addresses are inserted, removed or looked for.
+    pub(crate) fn names_at_once(&self) -> Option<Names<'_>> {
+        Some(Names { vector: self, writer: self.try_lock()? })
+    }
+}
+
+/// What an address vector calls addresses: it does not change meanwhile.
+pub(crate) struct Names<'a> {
+    vector: &'a AddressVector,
+    writer: MutexGuard<'a, Writer>,
+}
+
+impl Names<'_> {
+    /// What completions call whoever is at `address` and has proved that key.
+    pub(crate) fn reported_by(&mut self, address: &Address, key: KeyNumber) -> FiAddr {
         self.known_by(address, key).unwrap_or(FI_ADDR_NOTAVAIL)
     }
 
     /// The same; none if it is not there. One that is may have no name.
-    pub(crate) fn known_by(&self, address: &Address, key: KeyNumber) -> Option<FiAddr> {
-        let mut writer = self.lock();
-        let index = self.find_keyed(&mut writer, address, key)?;
-        let unnamed = if self.has_user_ids() { FI_ADDR_NOTAVAIL } else { FiAddr::from(index) };
+    pub(crate) fn known_by(&mut self, address: &Address, key: KeyNumber) -> Option<FiAddr> {
+        let (vector, writer) = (self.vector, &mut *self.writer);
+        let index = vector.find_keyed(writer, address, key)?;
+        let unnamed = if vector.has_user_ids() { FI_ADDR_NOTAVAIL } else { FiAddr::from(index) };
         Some(match writer.user_ids.0.get(&index) {
-            Some(&(version, id)) if version == self.version(index.into()) => id,
+            Some(&(version, id)) if version == vector.version(index.into()) => id,
             _ => unnamed,
         })
     }

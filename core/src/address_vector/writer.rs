@@ -35,8 +35,8 @@ impl AddressVector {
     /// [`AddressVectorError::NotInserted`] with the first that was not there, and what keeps a
     /// shared vector from being written.
     pub fn remove(&self, fi_addrs: &[FiAddr]) -> Result<(), AddressVectorError> {
-        let mut writer = self.lock();
         let _held = self.hold()?;
+        let mut writer = self.lock();
         let mut result = Ok(());
         for &fi_addr in fi_addrs {
             let removed = self.remove_locked(&mut writer, fi_addr);
@@ -220,7 +220,8 @@ impl AddressVector {
         }
     }
 
-    /// Keeps other processes from changing a shared table, until what it answers is dropped.
+    /// Keeps others from changing a shared table, until what it answers is dropped. Before the writer
+    /// mutex, since other processes may keep it for long.
     pub(super) fn hold(&self) -> Result<Option<Box<dyn SharedLock + '_>>, AddressVectorError> {
         match &self.table {
             Table::Own(_) => Ok(None),

@@ -1,22 +1,29 @@
 //! Completion queues. Reference: fi_cq(3), and what fi_endpoint(3) says of
 //! binding and selective completion.
 
+pub(crate) mod announcers;
 pub mod entry;
 #[allow(unsafe_code)]
 mod entry_ring;
 #[allow(unsafe_code)]
+mod in_place;
+mod signal;
+#[allow(unsafe_code)]
 pub mod store;
 mod waiting;
+#[allow(unsafe_code)]
+mod window;
 
 use std::fmt;
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    atomic::{AtomicU32, Ordering},
 };
 
 pub use entry::{Entry, ErrorEntry};
-use store::{CompletionStore, Head, Sharing, Window};
+use store::{CompletionStore, Head, Sharing};
 pub use waiting::QueueWait;
+use window::Window;
 
 use crate::{
     bind_count::BindCount,
@@ -75,9 +82,6 @@ pub struct CompletionQueue<P: Provider> {
     /// Reads that found something at once since one drove because of that. Threads may lose each
     /// other's counts.
     undriven: AtomicU32,
-    signaled: AtomicBool,
-    /// Threads that are blocked in a read.
-    blocked: AtomicUsize,
     bound: BindCount,
 }
 
@@ -85,7 +89,7 @@ impl<P: Provider> fmt::Debug for CompletionQueue<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionQueue")
             .field("bound", &self.bound.count())
-            .field("blocked", &self.blocked.load(Ordering::Relaxed))
+            .field("blocked", &self.store.signal.blocked())
             .finish_non_exhaustive()
     }
 }
@@ -118,8 +122,6 @@ impl<P: Provider> CompletionQueue<P> {
             units: PollSet::new(sharing),
             idle: Idle::default(),
             undriven: AtomicU32::new(0),
-            signaled: AtomicBool::new(false),
-            blocked: AtomicUsize::new(0),
             bound: BindCount::default(),
         }))
     }
@@ -166,9 +168,10 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     /// Reads as [`Self::read`], but hands each completion to `take` with its
-    /// position, for callers that keep completions in another form.
+    /// position, for callers that keep completions in another form. What `take` does may read the
+    /// queue as well.
     ///
-    /// Cost: as [`Self::read`], without a buffer of entries.
+    /// Cost: as [`Self::read`], without a buffer of entries. [`Self::read_in_place`] copies none.
     /// # Errors
     /// As there.
     #[inline]
@@ -247,8 +250,7 @@ impl<P: Provider> CompletionQueue<P> {
     /// Ends the wait of a blocked reader, or of the next one.
     /// Reference: fi_cq(3), `fi_cq_signal`.
     pub fn signal(&self) {
-        self.signaled.store(true, Ordering::Release);
-        self.store.wake().ring();
+        self.store.signal();
     }
 
     /// Closes the queue.

@@ -5,11 +5,14 @@
 //! (fi_cq(3): "-FI_EAVAIL"). Who asks for an error gets it though nobody met its mark:
 //! a counter may have told of it. The mark is stepped over later.
 
-use std::{cell::UnsafeCell, marker::PhantomData};
+use std::cell::UnsafeCell;
 
 use super::{
+    announcers::{ANNOUNCEMENT_MARK, Announcers},
     entry::{Entry, ErrorEntry},
     entry_ring::EntryRing,
+    signal::Signal,
+    window::Window,
 };
 use crate::{
     primitive::{AtomicBool, AtomicIsize, Ordering, SegQueue, fence},
@@ -20,6 +23,8 @@ use crate::{
 
 /// The flag of an entry that only marks the place of an error.
 const ERROR_MARK: u64 = 1 << 63;
+/// The flags of an entry that is not simply handed over.
+const MARKS: u64 = ERROR_MARK | ANNOUNCEMENT_MARK;
 
 /// Who may touch a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +57,8 @@ pub struct CompletionStore {
     /// Marks that were met, less the errors that were taken. Above 0 an error is to be read before
     /// anything else; below, so many marks stand for errors that were taken before.
     errors_met: AtomicIsize,
+    announcers: Box<Announcers>,
+    pub(super) signal: Signal,
     sleepers: Sleepers,
     /// An entry has had the bell rung, or is about to, and nobody has silenced it since.
     rung: AtomicBool,
@@ -71,6 +78,16 @@ pub enum Head {
     /// Entries were taken: this many.
     Taken(usize),
     /// An error comes first.
+    Error,
+}
+
+/// What an entry with a mark stands for.
+enum Met {
+    /// A message that can be claimed: the entry is one as the others are, by now.
+    Announcement,
+    /// An error that was read, or a message that is gone.
+    Nothing,
+    /// An error that is to be read.
     Error,
 }
 
@@ -99,6 +116,8 @@ impl CompletionStore {
             size,
             errors: SegQueue::new(),
             errors_met: AtomicIsize::new(0),
+            announcers: Box::default(),
+            signal: Signal::default(),
             sleepers: Sleepers::default(),
             rung: AtomicBool::new(false),
             wake,
@@ -128,12 +147,23 @@ impl CompletionStore {
     #[inline(never)]
     pub fn push_error(&self, error: ErrorEntry) {
         self.errors.push(error);
+        self.push_marked(Entry { flags: ERROR_MARK, ..Entry::default() });
+    }
+
+    /// Adds an entry that its reader has to look at.
+    #[cold]
+    pub(super) fn push_marked(&self, entry: Entry) {
         if let Queue::Exclusive(queue) = &self.queue {
             // What comes after the mark must not overtake it.
             // SAFETY: exclusive use, as `Sharing::Exclusive` says.
             unsafe { (*queue.get()).stop_window() };
         }
-        self.push(Entry { flags: ERROR_MARK, ..Entry::default() });
+        self.push(entry);
+    }
+
+    /// Who announces messages here.
+    pub(super) fn announcers(&self) -> &Announcers {
+        &self.announcers
     }
 
     /// Moves completions over `entries`, as many as are there and fit.
@@ -146,10 +176,14 @@ impl CompletionStore {
         while let Some(entry) = entries.get_mut(taken)
             && self.pop_into(entry)
         {
-            if entry.flags & ERROR_MARK == 0 {
+            if entry.flags & MARKS == 0 {
                 taken += 1;
-            } else if self.meets_error() {
-                return Head::at_error(taken);
+                continue;
+            }
+            match self.meet(entry) {
+                Met::Announcement => taken += 1,
+                Met::Nothing => {}
+                Met::Error => return Head::at_error(taken),
             }
         }
         Head::after(taken)
@@ -158,63 +192,107 @@ impl CompletionStore {
     /// Hands up to `count` completions to `take`, one after the other, each with
     /// its position: for readers that keep them in another form.
     #[inline(always)]
-    pub fn pop_each(&self, count: usize, take: impl FnMut(usize, &Entry)) -> Head {
+    pub fn pop_each(&self, count: usize, mut take: impl FnMut(usize, &Entry)) -> Head {
+        if self.errors_met.load(Ordering::Relaxed) > 0 {
+            return Head::Error;
+        }
+        self.pop_copies(count, |at, entry| {
+            take(at, entry);
+            // Not inside of the next pop: who drops what it owned may come back here.
+            entry.owner = None;
+        })
+    }
+
+    /// As [`Self::pop_each`], but an entry that nobody else could pop is read where it is.
+    ///
+    /// # Safety
+    /// `take` makes no call on the store, nor on anything that adds to it or takes from it.
+    #[inline(always)]
+    pub unsafe fn pop_each_in_place(
+        &self,
+        count: usize,
+        mut take: impl FnMut(usize, &Entry),
+    ) -> Head {
         if self.errors_met.load(Ordering::Relaxed) > 0 {
             return Head::Error;
         }
         match &self.queue {
-            Queue::Exclusive(queue) => self.pop_in_place(queue, count, take),
-            Queue::Shared { .. } => self.pop_copies(count, take),
+            // SAFETY: the caller promises the same.
+            Queue::Exclusive(queue) => unsafe { self.pop_in_place(queue, count, take) },
+            Queue::Shared { .. } => self.pop_copies(count, |at, entry| take(at, entry)),
         }
     }
 
     /// An entry is read where it was written a moment ago.
+    ///
+    /// # Safety
+    /// As [`Self::pop_each_in_place`].
     #[inline(always)]
-    fn pop_in_place(
+    unsafe fn pop_in_place(
         &self,
         queue: &UnsafeCell<EntryRing>,
         count: usize,
         mut take: impl FnMut(usize, &Entry),
     ) -> Head {
-        // SAFETY: exclusive use, as `Sharing::Exclusive` says.
+        // SAFETY: exclusive use, as `Sharing::Exclusive` says, and `take` does not come back here.
         let queue = unsafe { &mut *queue.get() };
         let mut taken = 0;
         while taken < count
             && let Some(entry) = queue.front()
         {
-            if entry.flags & ERROR_MARK == 0 {
+            if entry.flags & MARKS == 0 {
                 take(taken, entry);
                 queue.drop_front();
                 taken += 1;
                 continue;
             }
-            queue.drop_front();
-            if self.meets_error() {
-                return Head::at_error(taken);
+            let mut marked = Entry::default();
+            queue.pop_into(&mut marked);
+            match self.meet(&mut marked) {
+                Met::Announcement => take(taken, &marked),
+                Met::Nothing => continue,
+                Met::Error => return Head::at_error(taken),
             }
+            taken += 1;
         }
         Head::after(taken)
     }
 
-    fn pop_copies(&self, count: usize, mut take: impl FnMut(usize, &Entry)) -> Head {
+    #[inline(always)]
+    fn pop_copies(&self, count: usize, mut take: impl FnMut(usize, &mut Entry)) -> Head {
         let mut entry = Entry::default();
         let mut taken = 0;
         while taken < count && self.pop_into(&mut entry) {
-            if entry.flags & ERROR_MARK == 0 {
-                take(taken, &entry);
+            if entry.flags & MARKS == 0 {
+                take(taken, &mut entry);
                 taken += 1;
-            } else if self.meets_error() {
-                return Head::at_error(taken);
+                continue;
             }
+            match self.meet(&mut entry) {
+                Met::Announcement => take(taken, &mut entry),
+                Met::Nothing => continue,
+                Met::Error => return Head::at_error(taken),
+            }
+            taken += 1;
         }
         Head::after(taken)
     }
 
-    /// A mark was taken from the queue. Whether its error is still to be read.
+    /// An entry with a mark was taken from the queue.
     #[cold]
-    fn meets_error(&self) -> bool {
+    #[inline(never)]
+    fn meet(&self, entry: &mut Entry) -> Met {
+        if entry.flags & ERROR_MARK == 0 {
+            return match self.announcers.reveal(entry) {
+                true => Met::Announcement,
+                false => Met::Nothing,
+            };
+        }
         // R7: pairs with A7 in `pop_error`: the error was there before its mark.
-        self.errors_met.fetch_add(1, Ordering::Release) >= 0
+        match self.errors_met.fetch_add(1, Ordering::Release) >= 0 {
+            true => Met::Error,
+            false => Met::Nothing,
+        }
     }
 
     /// Lets what completes from now on go straight to `entries`, as many as fit, until the window is
@@ -245,7 +323,7 @@ impl CompletionStore {
 
     /// Takes the earliest error, if there is one.
     pub fn pop_error(&self) -> Option<ErrorEntry> {
-        // A7: pairs with R7 in `meets_error`: who was told of an error by a reader finds it.
+        // A7: pairs with R7 in `meet`: who was told of an error by a reader finds it.
         self.errors_met.load(Ordering::Acquire);
         // Not before it is taken: a reader would step over the mark of one that is still there.
         let error = self.errors.pop()?;
@@ -296,7 +374,7 @@ impl CompletionStore {
         self.wake.drain();
         // R8: pairs with A8 in `ring_once`: an entry that found the bell rung is seen behind this.
         self.rung.swap(false, Ordering::AcqRel);
-        if self.sleepers.leave(entered) || !self.is_empty() {
+        if self.sleepers.leave(entered) || !self.is_empty() || self.signal.is_awaited() {
             self.wake_sleepers();
         }
     }
@@ -305,6 +383,12 @@ impl CompletionStore {
     pub fn tell_of_unit(&self) {
         self.sleepers.call();
         self.wake_sleepers();
+    }
+
+    /// Ends a wait. Whoever silences the bell of who is blocked rings again.
+    pub fn signal(&self) {
+        self.signal.give();
+        self.wake.ring();
     }
 
     /// The bell that wakes sleepers.
@@ -329,45 +413,6 @@ impl CompletionStore {
         if self.sleepers.any() {
             self.wake.ring();
         }
-    }
-}
-
-/// A reader's entries while they are filled directly. Dropped if a poll panics, so that nothing
-/// points at them any more.
-pub(super) struct Window<'a> {
-    queue: &'a UnsafeCell<EntryRing>,
-    start: *mut Entry,
-    _entries: PhantomData<&'a mut [Entry]>,
-}
-
-impl<'a> Window<'a> {
-    #[inline(always)]
-    fn open(queue: &'a UnsafeCell<EntryRing>, entries: &'a mut [Entry]) -> Window<'a> {
-        let start = entries.as_mut_ptr();
-        // SAFETY: exclusive use, as `Sharing::Exclusive` says; the entries are borrowed until the
-        // window is dropped, which closes it.
-        unsafe { (*queue.get()).open_window(entries) };
-        Window { queue, start, _entries: PhantomData }
-    }
-
-    /// How many entries were filled.
-    #[inline(always)]
-    pub(super) fn close(self) -> usize {
-        // SAFETY: exclusive use, as `Sharing::Exclusive` says.
-        let next = unsafe { (*self.queue.get()).close_window() };
-        // SAFETY: both are in the slice that the window was opened over.
-        let filled = unsafe { next.offset_from_unsigned(self.start) };
-        // It is closed.
-        std::mem::forget(self);
-        filled
-    }
-}
-
-impl Drop for Window<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // SAFETY: exclusive use, as `Sharing::Exclusive` says.
-        unsafe { (*self.queue.get()).close_window() };
     }
 }
 

@@ -3,15 +3,13 @@
 
 use std::{
     os::fd::RawFd,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::{
     CompletionQueue, Entry, ReadError,
+    signal::Blocked,
     store::{CompletionStore, Head},
 };
 use crate::{
@@ -53,40 +51,33 @@ impl<P: Provider> CompletionQueue<P> {
         self.read_blocking_by(|store| store.pop_each(count, &mut take), timeout)
     }
 
-    fn read_blocking_by(
+    pub(super) fn read_blocking_by(
         &self,
         mut pop: impl FnMut(&CompletionStore) -> Head,
         timeout: Option<Duration>,
     ) -> Result<usize, ReadError> {
         let start = Instant::now();
-        let mut slept = false;
-        let _blocked = Blocked::count(&self.blocked);
-        let outcome = loop {
+        let _blocked = Blocked::at(&self.store.signal);
+        loop {
             match self.read_by(BURST_MAX, &mut pop) {
                 Err(ReadError::Empty) => {}
-                outcome => break outcome,
+                outcome => return outcome,
             }
             if self.domain.provider().forked() {
                 return Err(ReadError::ForkedChild);
             }
-            if self.signaled.swap(false, Ordering::AcqRel) {
-                break Err(ReadError::Signaled);
+            if self.store.signal.take() {
+                return Err(ReadError::Signaled);
             }
             let waited = start.elapsed();
             let left = timeout.map(|timeout| timeout.saturating_sub(waited));
             if left == Some(Duration::ZERO) {
-                break Err(ReadError::Empty);
+                return Err(ReadError::Empty);
             }
             if waited >= self.domain.spin() {
                 self.sleep(left);
-                slept = true;
             }
-        };
-        // The bell that we silenced may have rung for others, too.
-        if slept && self.signaled.load(Ordering::Acquire) {
-            self.store.wake_sleepers();
         }
-        outcome
     }
 
     fn sleep(&self, left: Option<Duration>) {
@@ -103,7 +94,7 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     fn nothing_yet(&self, wait: &QueueWait<P>) -> bool {
-        wait.armed.is_quiet() && self.store.is_empty() && !self.signaled.load(Ordering::Acquire)
+        wait.armed.is_quiet() && self.store.is_empty() && !self.store.signal.is_there()
     }
 
     /// Drives progress, and answers whether a read would find something.
@@ -126,33 +117,17 @@ impl<P: Provider> CompletionQueue<P> {
             return None;
         }
         let wait = self.begin_wait();
-        if self.signaled.load(Ordering::Acquire) {
+        // Who waits outside is told once, too, and may wait the next time.
+        if self.store.signal.take() {
             drop(wait);
-            // Who waits outside is told once, too, and may wait the next time; but a signal is first of
-            // all for those who are blocked in a read, whose bell this has silenced.
-            match self.blocked.load(Ordering::Acquire) {
-                0 => self.signaled.store(false, Ordering::Release),
-                _ => self.store.wake_sleepers(),
+            // But a signal is first of all for those who are blocked in a read: one that began before
+            // the exchange is seen here, and one that began after it is not what was signaled for.
+            if self.store.signal.blocked() > 0 {
+                self.signal();
             }
             return None;
         }
         self.nothing_yet(&wait).then_some(wait)
-    }
-}
-
-/// A thread that is blocked in a read, while this lives.
-struct Blocked<'a>(&'a AtomicUsize);
-
-impl<'a> Blocked<'a> {
-    fn count(blocked: &'a AtomicUsize) -> Self {
-        blocked.fetch_add(1, Ordering::AcqRel);
-        Blocked(blocked)
-    }
-}
-
-impl Drop for Blocked<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -186,5 +161,42 @@ impl<P: Provider> Drop for QueueWait<P> {
     /// The bells fall silent; each unit's own does after this, with its `Armed`.
     fn drop(&mut self) {
         self.store.leave_sleep(self.entered);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{
+        domain::{Domain, DomainOptions},
+        mock::{MockOptions, MockProvider, MockTransport},
+    };
+
+    /// Of two who sleep on one bell the first silences it: it rings for the other, too.
+    #[test]
+    fn a_signal_is_for_each_who_sleeps() {
+        let provider = Arc::new(MockProvider::new(MockOptions::default()));
+        let domain = Domain::open(provider, DomainOptions::default()).unwrap();
+        let queue = CompletionQueue::open(&domain, 0).unwrap();
+        let is_rung = |wait: &QueueWait<MockProvider>| {
+            let start = Instant::now();
+            MockTransport::sleep(&wait.descriptors(), Some(Duration::from_secs(5)));
+            start.elapsed() < Duration::from_secs(4)
+        };
+        let waits = || [(); 2].map(|()| queue.prepare_wait().unwrap());
+        let [first, second] = waits();
+        let blocked = Blocked::at(&queue.store.signal);
+        queue.signal();
+        drop(first);
+        assert!(is_rung(&second));
+        drop((second, blocked));
+        assert!(queue.prepare_wait().is_none(), "the signal is still there");
+        // Who makes ready once more finds the signal, and only then lets its earlier wait go.
+        let [first, second] = waits();
+        let _blocked = Blocked::at(&queue.store.signal);
+        queue.signal();
+        assert!(queue.prepare_wait().is_none());
+        drop(first);
+        assert!(is_rung(&second) && queue.store.signal.is_there());
     }
 }

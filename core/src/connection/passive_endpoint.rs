@@ -10,7 +10,7 @@ use std::{
 use super::{
     ConnectionError,
     manager::{Listener, Manager, Reporter},
-    request::ConnectionRequest,
+    request::{self, ConnectionRequest},
     truncated,
 };
 use crate::{
@@ -242,13 +242,15 @@ impl<P: Provider> PassiveEndpoint<P> {
     }
 
     /// Turns down a request that is not accepted, with up to [`super::CM_DATA_SIZE`] bytes of `data`.
+    /// Who asked hears of it though nobody reads the event queue any more, and where that takes longer
+    /// than a tenth of a second when somebody does.
     ///
     /// # Errors
     /// As [`Self::take`].
     /// # Reference
     /// fi_cm(3), `fi_reject`
     pub fn reject(&self, handle: u64, data: &[u8]) -> Result<(), ConnectionError> {
-        self.unit()?.with(|engine| engine.reject(handle, truncated(data), false))?
+        request::reject(&*self.unit()?, handle, truncated(data), false)
     }
 
     /// For an active endpoint that takes this one over, which `open` opens at the address of this one,

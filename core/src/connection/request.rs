@@ -5,13 +5,18 @@ use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
+use std::time::{Duration, Instant};
 
 use crate::{
     address::Address,
     connection::{ConnectionError, manager::Promise},
-    engine::{submission::Submission, unit::Unit},
+    engine::{BURST_MAX, submission::Submission, unit::Unit},
+    primitive::yield_now,
     transport::Provider,
 };
+
+/// How long rejecting waits for the rejection to leave.
+const REJECT_WAIT: Duration = Duration::from_millis(100);
 
 /// A request that was taken from its passive endpoint, which can still reject it. Dropped without
 /// having been accepted, it is rejected.
@@ -126,7 +131,27 @@ impl<P: Provider> Drop for ConnectionRequest<P> {
     fn drop(&mut self) {
         if !self.is_returned && !self.asked.answer.is_given() {
             // If the caller or the listener is gone, there is nobody to tell.
-            let _ = self.unit.with(|engine| engine.reject(self.handle, Vec::new(), true));
+            let _ = reject(&self.unit, self.handle, Vec::new(), true);
         }
     }
+}
+
+/// Turns a request of a listener's down, and lets the rejection leave: a lane to the caller has to be
+/// made for it, and who rejects may not drive the listener any more. A caller that is not found in so
+/// short a time, as it is where nothing is wrong with it, hears of it when the listener is driven.
+pub(super) fn reject<P: Provider>(
+    unit: &Unit<P>,
+    handle: u64,
+    data: Vec<u8>,
+    unanswered: bool,
+) -> Result<(), ConnectionError> {
+    let caller = unit.with(|engine| engine.reject(handle, data, unanswered))??;
+    let start = Instant::now();
+    while unit.with(|engine| engine.has_control(caller)).unwrap_or(false)
+        && start.elapsed() < REJECT_WAIT
+    {
+        unit.progress(BURST_MAX);
+        yield_now();
+    }
+    Ok(())
 }

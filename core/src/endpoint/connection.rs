@@ -134,12 +134,31 @@ impl<P: Provider> Endpoint<P> {
         }
     }
 
-    /// The unit, enabled now if it was not.
-    fn connecting(&self) -> Result<&Arc<Unit<P>>, ConnectionError> {
-        if self.enabled.get().is_none() {
-            self.enable()?;
+    /// What is wrong with a call of [`Self::connect`], however far the endpoint is: a call that is
+    /// refused enables nothing.
+    pub(crate) fn check_can_connect(&self, address: Address) -> Result<(), ConnectionError> {
+        self.check_connects()?;
+        if self.has_request {
+            return Err(ConnectionError::HasRequest);
         }
-        Ok(self.unit()?)
+        match address.port() {
+            0 => Err(ConnectionError::BadAddress { address }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of [`Self::accept`].
+    pub(crate) fn check_can_accept(&self) -> Result<(), ConnectionError> {
+        self.check_connects()?;
+        if self.has_request { Ok(()) } else { Err(ConnectionError::NoRequest) }
+    }
+
+    /// The unit, enabled now if it was not, here or by another thread meanwhile.
+    fn connecting(&self) -> Result<&Arc<Unit<P>>, ConnectionError> {
+        match self.enable() {
+            Ok(()) | Err(EndpointError::Enabled { .. }) => Ok(self.unit()?),
+            Err(error) => Err(error.into()),
+        }
     }
 
     pub(super) fn take_request(&self) -> Option<ConnectionRequest<P>> {
@@ -158,13 +177,7 @@ impl<P: Provider> Endpoint<P> {
     /// # Reference
     /// fi_cm(3), `fi_connect`
     pub fn connect(&self, address: Address, data: &[u8]) -> Result<(), ConnectionError> {
-        self.check_connects()?;
-        if self.has_request {
-            return Err(ConnectionError::HasRequest);
-        }
-        if address.port() == 0 {
-            return Err(ConnectionError::BadAddress { address });
-        }
+        self.check_can_connect(address)?;
         let unit = self.connecting()?;
         unit.with(|engine| engine.connect(address, truncated(data)))?
     }
@@ -178,10 +191,7 @@ impl<P: Provider> Endpoint<P> {
     /// # Reference
     /// fi_cm(3), `fi_accept`
     pub fn accept(&self, data: &[u8]) -> Result<(), ConnectionError> {
-        self.check_connects()?;
-        if !self.has_request {
-            return Err(ConnectionError::NoRequest);
-        }
+        self.check_can_accept()?;
         let unit = self.connecting()?;
         let request = self.take_request().ok_or(ConnectionError::ConnectedBefore)?;
         let (address, nonce, promise) = request.accept()?;

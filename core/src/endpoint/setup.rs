@@ -136,10 +136,12 @@ impl<P: Provider> Endpoint<P> {
         &self,
         what: &'static str,
     ) -> Result<MutexGuard<'_, Bindings<P>>, EndpointError> {
-        if self.enabled.get().is_some() {
-            return Err(EndpointError::Enabled { what });
+        let bindings = self.lock_bindings();
+        // Behind the lock, which whoever enables the endpoint holds until it is.
+        match self.enabled.get() {
+            Some(_) => Err(EndpointError::Enabled { what }),
+            None => Ok(bindings),
         }
-        Ok(self.lock_bindings())
     }
 
     pub(super) fn lock_bindings(&self) -> MutexGuard<'_, Bindings<P>> {

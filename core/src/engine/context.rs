@@ -46,7 +46,8 @@ impl<T: Transport> Engine<T> {
                 ours.multi_receive_min = setup.multi_receive_min;
                 self.is_deaf = false;
                 self.line_up_receives();
-                self.buffering = Buffering::new(setup.buffering.as_ref());
+                let queue = self.setup.receive.queue.as_ref();
+                self.buffering = Buffering::new(setup.buffering.as_ref(), queue);
                 self.offers = self.buffering.is_some();
                 self.buffer_parked();
             }

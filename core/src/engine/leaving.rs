@@ -35,6 +35,16 @@ impl<T: Transport> Engine<T> {
         }
     }
 
+    /// From now on the owner takes what others left: who polls, or wants to own the engine, is not kept
+    /// for longer than [`CONNECT_WAIT`] in all, however many peers are connected for others' operations.
+    pub(super) fn begin_drain(&mut self) {
+        self.drain_waited = Some(Duration::ZERO);
+    }
+
+    pub(super) fn end_drain(&mut self) {
+        self.drain_waited = None;
+    }
+
     fn is_connecting(&self, peer: PeerIndex) -> bool {
         self.peers[peer as usize].state == PeerState::Connecting
     }
@@ -51,7 +61,15 @@ impl<T: Transport> Engine<T> {
         if before.is_some_and(|in_vain| in_vain.elapsed() < AFTER_CONNECT_WAIT) {
             return;
         }
-        self.take_events_while(|engine| engine.is_connecting(peer), |_| false);
+        let left = CONNECT_WAIT.saturating_sub(self.drain_waited.unwrap_or_default());
+        if left.is_zero() {
+            return;
+        }
+        let start = Instant::now();
+        self.take_events_for(left, |engine| engine.is_connecting(peer), |_| false);
+        if let Some(waited) = &mut self.drain_waited {
+            *waited += start.elapsed();
+        }
         let record = &mut self.peers[peer as usize];
         record.unanswered = Some(Instant::now()).filter(|_| record.state != PeerState::Ready);
     }
@@ -172,8 +190,17 @@ impl<T: Transport> Engine<T> {
         waits: impl Fn(&Self) -> bool,
         between: impl Fn(&mut Self) -> bool,
     ) {
+        self.take_events_for(CONNECT_WAIT, waits, between);
+    }
+
+    fn take_events_for(
+        &mut self,
+        most: Duration,
+        waits: impl Fn(&Self) -> bool,
+        between: impl Fn(&mut Self) -> bool,
+    ) {
         let start = Instant::now();
-        while waits(self) && start.elapsed() < CONNECT_WAIT {
+        while waits(self) && start.elapsed() < most {
             let told = self.has_event() && self.take_events();
             if !told && !between(self) {
                 yield_now();

@@ -9,7 +9,8 @@
 //! 2. Ownership: [`ownership`] has the rules, [`unit`] an engine that any thread may post to, and
 //!    `submission` what is left for the owner.
 //! 3. Peers: [`route`] leads from an address to a peer, [`keys`] to one by its authorization key;
-//!    `source` is about messages from nobody in the vector, [`context`] about scalable endpoints.
+//!    `names` is about what peers are called, `source` about messages from nobody in the vector,
+//!    [`context`] about scalable endpoints.
 //!    `leaving` is about what has to leave though nobody may poll for it, `gone` gives the places of
 //!    peers that are gone to others.
 //! 4. Progress: [`progress`] has the helper threads, [`idle`] what a poller does that finds nothing,
@@ -34,6 +35,7 @@ pub mod context;
 mod gone;
 pub mod keys;
 mod leaving;
+mod names;
 pub mod route;
 mod source;
 
@@ -53,6 +55,7 @@ mod unread;
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use rustc_hash::FxHashMap;
@@ -189,6 +192,8 @@ pub struct Engine<T: Transport> {
     pub(crate) datagrams: Option<Box<Datagrams>>,
     /// Threads that sleep until the bell rings: see [`sleep`].
     sound_sleepers: u32,
+    /// How long the drain under way has waited for peers; none, where no drain is.
+    drain_waited: Option<Duration>,
     /// Peers with something to push.
     pub(crate) backlog: Vec<PeerIndex>,
     /// Operations that go through windows, and messages that are fetched through them.
@@ -266,6 +271,7 @@ impl<T: Transport> Engine<T> {
             regions: KnownRegions::new(setup.memory_regions.clone()),
             scratch: Scratch::default(),
             sound_sleepers: 0,
+            drain_waited: None,
             backlog: Vec::new(),
             in_windows: 0,
             confirming: Vec::new(),
@@ -276,7 +282,7 @@ impl<T: Transport> Engine<T> {
             claimed: ClaimedMessages::default(),
             shared: None,
             offers: setup.buffering.is_some(),
-            buffering: Buffering::new(setup.buffering.as_ref()),
+            buffering: Buffering::new(setup.buffering.as_ref(), setup.receive.queue.as_ref()),
             windows: 0,
             fences: Vec::new(),
             transmit_order: None,
@@ -314,7 +320,9 @@ impl<T: Transport> Engine<T> {
 
     #[inline(always)]
     fn take_and_push(&mut self, most: usize) -> bool {
-        self.know_sources();
+        if !self.knows_sources() {
+            return false;
+        }
         let mut finished = self.in_windows > 0 && self.take_finished();
         if !self.confirming.is_empty() {
             finished |= self.take_confirmed();

@@ -87,6 +87,13 @@ impl<const ROUNDS: usize, const WAITS: usize> Ownership<ROUNDS, WAITS> {
         }
     }
 
+    /// Gives ownership up where nothing is left to own: what was submitted waits for nobody.
+    #[cold]
+    pub fn abandon(&self) {
+        // R3: as in `release`.
+        self.state.store(FREE, Ordering::Release);
+    }
+
     /// Leaves, whoever comes. False if somebody lost patience: then we stay owner.
     #[cold]
     #[inline(never)]

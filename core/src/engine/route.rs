@@ -102,32 +102,8 @@ impl<T: Transport> Engine<T> {
         record.takes_turns = self.datagrams.is_some() && self.transmit_order.is_some();
         self.by_address.insert((address, key), peer);
         self.note_named(peer, 0);
-        self.count_as(peer, peer);
+        self.count_at_once(peer, peer);
         peer
-    }
-
-    /// Makes sure that each peer is called what the address vector calls it now.
-    #[inline(always)]
-    pub(crate) fn know_sources(&mut self) {
-        if self.sources_valid_for != self.setup.address_vector.changes() {
-            self.refresh_sources();
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn refresh_sources(&mut self) {
-        let vector = &self.setup.address_vector;
-        let changes = vector.changes_everywhere();
-        // Of a vector that other processes share this comes at every poll.
-        if vector.changes() != LOOK_EACH_TIME {
-            self.sources_valid_for = changes;
-        } else if std::mem::replace(&mut self.sources_made_for, changes) == changes {
-            return;
-        }
-        for peer in 0..self.peers.len() as PeerIndex {
-            self.count_as(peer, self.peers[peer as usize].source);
-        }
     }
 
     /// Starts connecting to `peer` if nothing of the kind is under way.

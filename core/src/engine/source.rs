@@ -35,7 +35,7 @@ impl<T: Transport> Engine<T> {
         let address = self.peers[self.peers[peer as usize].source as usize].address;
         let vector = &self.setup.address_vector;
         // One that is there may have no name, where names are the user's.
-        if let Some(source) = vector.known_by(&address, key) {
+        if let Some(source) = vector.names().known_by(&address, key) {
             entry.source = source;
             return queue.push(entry);
         }

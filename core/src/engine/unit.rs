@@ -17,8 +17,24 @@ use crate::{
     transport::Provider,
 };
 
+const CLOSED: Result<(), PostError> = Err(PostError::Closed);
+
 /// Operations that may wait for an owner who is busy.
 const SUBMISSIONS_MAX: usize = 256;
+
+/// The owner at work. Dropped by a panic, which has left the engine half-way, it leaves none behind:
+/// everybody is told that the endpoint is closed, where all would wait for a thread that is gone. Nor is
+/// the engine dropped, since its goodbye would be one of half-changed state.
+struct AtWork<'a, P: Provider>(&'a Unit<P>);
+
+impl<P: Provider> Drop for AtWork<'_, P> {
+    #[cold]
+    fn drop(&mut self) {
+        // SAFETY: we are the owner, and nothing refers to the engine any more.
+        std::mem::forget(unsafe { (*self.0.engine.get()).take() });
+        self.0.ownership.abandon();
+    }
+}
 
 impl<P: Provider> Drop for Unit<P> {
     /// In a forked child the engine is a copy of the parent's, whose goodbye the
@@ -106,9 +122,18 @@ impl<P: Provider> Unit<P> {
         self.progress_shared(most)
     }
 
+    /// Has the owner, who has drained, do its own work.
+    #[inline(always)]
+    fn work<R>(&self, work: impl FnOnce(&Self) -> R) -> R {
+        let at_work = AtWork(self);
+        let result = work(self);
+        std::mem::forget(at_work);
+        result
+    }
+
     #[inline(never)]
     fn progress_shared(&self, most: usize) -> bool {
-        let moved = self.owned().is_some_and(|engine| engine.progress_with(most));
+        let moved = self.work(|unit| unit.owned().is_some_and(|engine| engine.progress_with(most)));
         self.look_for_places();
         self.release();
         moved
@@ -144,7 +169,7 @@ impl<P: Provider> Unit<P> {
             self.release();
             return self.submit_send(set_down(post));
         }
-        let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.send(post));
+        let result = self.work(|unit| unit.owned().map_or(CLOSED, |engine| engine.send(post)));
         self.release();
         result
     }
@@ -165,7 +190,7 @@ impl<P: Provider> Unit<P> {
             self.release();
             return self.submit_receive(set_down(post));
         }
-        let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.receive(post));
+        let result = self.work(|unit| unit.owned().map_or(CLOSED, |engine| engine.receive(post)));
         self.release();
         result
     }
@@ -186,7 +211,7 @@ impl<P: Provider> Unit<P> {
             self.release();
             return self.submit_remote(post);
         }
-        let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.remote(post));
+        let result = self.work(|unit| unit.owned().map_or(CLOSED, |engine| engine.remote(post)));
         self.release();
         result
     }
@@ -208,7 +233,7 @@ impl<P: Provider> Unit<P> {
             return self.owned().map(work).ok_or(PostError::Closed);
         }
         self.acquire();
-        let result = self.owned().map(work).ok_or(PostError::Closed);
+        let result = self.work(|unit| unit.owned().map(work).ok_or(PostError::Closed));
         self.look_for_places();
         self.release();
         result
@@ -221,15 +246,14 @@ impl<P: Provider> Unit<P> {
         if self.provider.forked() {
             return;
         }
-        if self.sharing == Sharing::Shared {
-            self.acquire();
-        }
         // SAFETY: we are the owner, or the exclusive thread.
-        let engine = unsafe { (*self.engine.get()).take() };
-        drop(engine);
-        if self.sharing == Sharing::Shared {
-            self.release();
+        let close = |unit: &Self| drop(unsafe { (*unit.engine.get()).take() });
+        if self.sharing == Sharing::Exclusive {
+            return close(self);
         }
+        self.acquire();
+        self.work(close);
+        self.release();
     }
 
     /// Becomes the owner, waiting for the present one, and takes all that was left for it.
@@ -261,7 +285,12 @@ impl<P: Provider> Unit<P> {
     #[cold]
     #[inline(never)]
     fn drain_submissions(&self) -> bool {
-        self.submissions.drain(|submission| self.take(submission))
+        self.work(|unit| {
+            unit.owned().into_iter().for_each(Engine::begin_drain);
+            let is_drained = unit.submissions.drain(|submission| unit.take(submission));
+            unit.owned().into_iter().for_each(Engine::end_drain);
+            is_drained
+        })
     }
 
     /// For the owner. A closed engine drops what was left for it.
@@ -349,144 +378,4 @@ impl<P: Provider> Unit<P> {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::SUBMISSIONS_MAX;
-    use crate::{
-        address_vector::AddressVector,
-        completion_queue::{CompletionQueue, Entry},
-        domain::{Domain, DomainOptions},
-        endpoint::{Endpoint, EndpointOptions},
-        flags::Flags,
-        memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
-        mock::{MockOptions, MockProvider},
-    };
-    use std::sync::Arc;
-
-    struct Node {
-        domain: Arc<Domain<MockProvider>>,
-        endpoint: Arc<Endpoint<MockProvider>>,
-        queue: Arc<CompletionQueue<MockProvider>>,
-        vector: Arc<AddressVector>,
-    }
-
-    impl Node {
-        fn open(provider: &Arc<MockProvider>) -> Node {
-            let domain = Domain::open(provider.clone(), DomainOptions::default()).unwrap();
-            let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
-            let queue = CompletionQueue::open(&domain, 0).unwrap();
-            let vector = Arc::new(AddressVector::open(Default::default()).unwrap());
-            endpoint.bind_address_vector(&vector).unwrap();
-            endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
-            endpoint.enable().unwrap();
-            Node { domain, endpoint, queue, vector }
-        }
-
-        /// A region that peers may write to, which is closed before `memory` is looked at.
-        fn target(&self, memory: &mut [u8]) -> Arc<MemoryRegion> {
-            let address = memory.as_mut_ptr() as u64;
-            let ranges = &[MemoryRange { address, len: memory.len() as u64 }];
-            let access = Flags::REMOTE_WRITE;
-            let attributes = MemoryRegionAttributes { ranges, access, ..Default::default() };
-            // SAFETY: the memory outlives the region, and is looked at when nobody writes there.
-            unsafe { self.domain.register_memory(&attributes) }.unwrap()
-        }
-
-        /// Polls until nothing more happens, for the mock is never late; the receives that are done.
-        fn received(&self) -> Vec<u64> {
-            let mut done = Vec::new();
-            for _ in 0..100 {
-                let mut entry = [Entry::default()];
-                if self.queue.read(&mut entry) == Ok(1) {
-                    done.push(entry[0].context);
-                }
-            }
-            done
-        }
-    }
-
-    /// The peer takes nothing, and each post meets a busy owner.
-    #[test]
-    fn what_is_left_for_a_busy_owner_is_bounded() {
-        let provider = Arc::new(MockProvider::new(MockOptions::default()));
-        let (from, to) = (Node::open(&provider), Node::open(&provider));
-        let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
-        let unit = from.endpoint.unit().unwrap();
-        let under_way = || unit.with(|engine| engine.under_way()).unwrap();
-        let most = EndpointOptions::default().transmit_size + SUBMISSIONS_MAX;
-        let mut memory = vec![0_u8; 8];
-        let region = to.target(&mut memory);
-        let post = |context: u64| match context % 2 {
-            0 => from.endpoint.send(vec![0; 8], peer, context),
-            _ => from.endpoint.write(vec![0; 8], peer, region.base(), region.key(), context),
-        };
-        for _ in 0..most.div_ceil(SUBMISSIONS_MAX) + 3 {
-            assert!(unit.ownership.try_acquire());
-            for context in 0.. {
-                if post(context).is_err() {
-                    break;
-                }
-            }
-            unit.release();
-        }
-        assert!((most - SUBMISSIONS_MAX..=most).contains(&under_way()), "{}", under_way());
-        // Receives are bounded by nothing but the ring.
-        assert!(unit.ownership.try_acquire());
-        from.endpoint.receive(vec![0; 8], u64::MAX, 1).unwrap();
-        unit.release();
-        (0..most as u64).for_each(|at| to.endpoint.receive(vec![0; 8], u64::MAX, at).unwrap());
-        for _ in 0..100 {
-            to.received();
-            from.received();
-        }
-        assert_eq!(under_way(), 0);
-        assert!(unit.ownership.try_acquire());
-        assert!(post(0).is_ok() && post(1).is_ok(), "there are places again");
-        unit.release();
-        to.domain.close_memory(&region).unwrap();
-    }
-
-    /// Its sender was told that it is done, and may make no progress from then on.
-    #[test]
-    fn what_was_injected_for_a_busy_owner_leaves_when_that_lets_go() {
-        let provider = Arc::new(MockProvider::new(MockOptions::default()));
-        let (one, other, to) = (0, 1, 2);
-        let nodes = [one, other, to].map(|_| Node::open(&provider));
-        let mut memory = vec![0_u8; 8];
-        let region = nodes[to].target(&mut memory);
-        nodes[to].endpoint.receive(vec![0; 8], u64::MAX, 1).unwrap();
-        for from in [one, other] {
-            let peer = nodes[from].vector.insert_one(nodes[to].endpoint.address()).unwrap();
-            let (endpoint, unit) = (&nodes[from].endpoint, nodes[from].endpoint.unit().unwrap());
-            assert!(unit.ownership.try_acquire());
-            match from == one {
-                true => endpoint.inject(&[2; 8], peer).unwrap(),
-                false => endpoint.inject_write(&[3; 8], peer, region.base(), region.key()).unwrap(),
-            }
-            unit.release();
-        }
-        assert_eq!(nodes[to].received(), [1]);
-        nodes[to].domain.close_memory(&region).unwrap();
-        assert_eq!(memory, [3; 8]);
-    }
-
-    /// An owner that has let go, and lost the race for what was left for it meanwhile to one who
-    /// closes.
-    #[test]
-    fn what_was_left_for_an_owner_leaves_before_the_endpoint_closes() {
-        let provider = Arc::new(MockProvider::new(MockOptions::default()));
-        let (from, to) = (Node::open(&provider), Node::open(&provider));
-        let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
-        for context in 1..=2 {
-            to.endpoint.receive(vec![0; 8], u64::MAX, context).unwrap();
-        }
-        from.endpoint.inject(&[1; 8], peer).unwrap();
-        assert_eq!(to.received(), [1], "they are connected");
-        let unit = from.endpoint.unit().unwrap();
-        assert!(unit.ownership.try_acquire());
-        from.endpoint.inject(&[2; 8], peer).unwrap();
-        assert_eq!(to.received(), [], "its owner is busy");
-        unit.ownership.release(|| false, || {});
-        from.endpoint.close();
-        assert_eq!(to.received(), [2]);
-    }
-}
+mod tests;

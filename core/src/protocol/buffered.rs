@@ -211,8 +211,9 @@ impl<T: Transport> Engine<T> {
             owner,
         };
         let acknowledge = message.acknowledge.take();
-        if let Some(queue) = &self.setup.receive.queue {
-            queue.push(entry);
+        let announcer = self.buffering.as_ref().and_then(|buffering| buffering.announcer.as_ref());
+        if let Some(announcer) = announcer {
+            announcer.announce(entry);
         }
         if let Some(operation) = acknowledge {
             self.acknowledge(peer, operation);

@@ -93,13 +93,13 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Turns down a request that nobody has answered, for the application or for want of an
-    /// answer. An endpoint that was opened from it cannot accept it any more.
+    /// answer. An endpoint that was opened from it cannot accept it any more. Who has yet to hear of it.
     pub(crate) fn reject(
         &mut self,
         handle: u64,
         data: Vec<u8>,
         unanswered: bool,
-    ) -> Result<(), ConnectionError> {
+    ) -> Result<PeerIndex, ConnectionError> {
         let pending = self.pending(handle)?;
         let (peer, nonce) = (pending.peer, pending.nonce);
         if !pending.answer.give() {
@@ -110,7 +110,7 @@ impl<T: Transport> Engine<T> {
         }
         let flags = if unanswered { UNANSWERED } else { 0 };
         self.say_with(peer, Kind::Reject, flags, nonce, data);
-        Ok(())
+        Ok(peer)
     }
 
     /// Turns a request down that was accepted: who did went before the caller heard of it.
@@ -155,9 +155,12 @@ impl<T: Transport> Engine<T> {
 
     /// Whether an answer to a request has not left yet.
     pub(crate) fn has_controls(&self) -> bool {
-        self.peers
-            .iter()
-            .any(|peer| matches!(peer.control.as_deref(), Some(Control::Packet { .. })))
+        (0..self.peers.len() as PeerIndex).any(|peer| self.has_control(peer))
+    }
+
+    /// Whether what is to be said to `peer` about connections has not left yet.
+    pub(crate) fn has_control(&self, peer: PeerIndex) -> bool {
+        matches!(self.peers[peer as usize].control.as_deref(), Some(Control::Packet { .. }))
     }
 
     /// The other end, while there is one: for a caller the address that it asked.

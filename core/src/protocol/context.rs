@@ -7,9 +7,8 @@
 
 use crate::{
     address::Address,
-    engine::{Engine, peer::Peer},
+    engine::Engine,
     scalable_endpoint::{CONTEXTS_MAX, endpoint_address},
-    tag_match::source_in,
     transport::{PeerIndex, Transport},
 };
 
@@ -49,16 +48,7 @@ impl<T: Transport> Engine<T> {
         if source != peer && !self.has_other_contexts(peer) {
             self.forget_shared_source(source);
         }
-        self.count_as(peer, peer);
-    }
-
-    /// What `peer` sends comes from `source`.
-    pub(crate) fn count_as(&mut self, peer: PeerIndex, source: PeerIndex) {
-        let Peer { address, key, .. } = self.peers[source as usize];
-        let fi_addr = self.setup.address_vector.reported_by(&address, key);
-        let matched_as = source_in(self.group_of(key), source);
-        let record = &mut self.peers[peer as usize];
-        (record.source, record.matched_as, record.fi_addr) = (source, matched_as, fi_addr);
+        self.count_at_once(peer, peer);
     }
 
     /// Whether another context of the endpoint that `peer` is part of is connected to us.

@@ -42,7 +42,7 @@ use crate::{
     completion_queue::{CompletionQueue, store::Sharing},
     connection::{manager::Link, passive_endpoint::PassiveEndpoint, request::ConnectionRequest},
     domain::{Domain, OpenError},
-    endpoint::{Endpoint, EndpointOptions},
+    endpoint::{Endpoint, EndpointError, EndpointOptions},
     event_queue::EventQueue,
     flags::Flags,
     info::EndpointType,
@@ -207,8 +207,15 @@ impl<P: Provider> SocketEndpoint<P> {
         Ok(())
     }
 
+    /// The same, if it was not enabled, here or by another thread meanwhile.
     fn enable_once(&self) -> Result<(), SocketError> {
-        if self.endpoint().unit().is_err() { self.enable() } else { Ok(()) }
+        if self.endpoint().unit().is_ok() {
+            return Ok(());
+        }
+        match self.enable() {
+            Err(SocketError::Endpoint(EndpointError::Enabled { .. })) => Ok(()),
+            answer => answer,
+        }
     }
 
     /// Where it is. Reference: fi_cm(3), `fi_getname`.
@@ -228,17 +235,15 @@ impl<P: Provider> SocketEndpoint<P> {
 
     /// Connects a stream, enabled now if it was not: see [`Endpoint::connect`].
     pub fn connect(&self, address: Address, data: &[u8]) -> Result<(), SocketError> {
-        if self.kind() == SocketKind::Stream {
-            self.enable_once()?;
-        }
+        self.endpoint().check_can_connect(address)?;
+        self.enable_once()?;
         Ok(self.endpoint().connect(address, data)?)
     }
 
     /// Accepts the request that a stream was opened for, enabled now if it was not.
     pub fn accept(&self, data: &[u8]) -> Result<(), SocketError> {
-        if self.kind() == SocketKind::Stream {
-            self.enable_once()?;
-        }
+        self.endpoint().check_can_accept()?;
+        self.enable_once()?;
         Ok(self.endpoint().accept(data)?)
     }
 
@@ -249,6 +254,11 @@ impl<P: Provider> SocketEndpoint<P> {
     /// [`SocketError::NotDelivered`] if the peer is gone, has taken nothing for a second, or not
     /// all in ten. The stream is over all the same.
     pub fn shutdown(&self) -> Result<(), SocketError> {
+        if self.kind() == SocketKind::Stream && self.endpoint().unit().is_err() {
+            self.socket.check_fork()?;
+            // One that is not enabled is not connected, either: it says so.
+            return Ok(self.endpoint().shutdown()?);
+        }
         let mut flow = self.socket.called()?;
         if self.kind() == SocketKind::Stream && !flow.was_up {
             self.socket.advance(&mut flow);

@@ -62,6 +62,9 @@ struct Results {
     fi_addr: *mut u64,
     errors: *mut c_int,
     next: usize,
+    failures: usize,
+    /// Of the first that was not inserted, and where it was.
+    failure: Option<(usize, AddressVectorError)>,
 }
 
 impl Results {
@@ -78,7 +81,7 @@ impl Results {
             return Err(Failure::null("where FI_SYNC_ERR reports"));
         }
         let errors = if wants_errors { context.cast() } else { ptr::null_mut() };
-        Ok(Results { fi_addr, errors, next: 0 })
+        Ok(Results { fi_addr, errors, next: 0, failures: 0, failure: None })
     }
 
     fn add(&mut self, result: Result<u64, AddressVectorError>) {
@@ -94,7 +97,18 @@ impl Results {
             }
         }
         if let Err(error) = result {
-            tracing::info!("address {at} was not inserted: {error}");
+            self.failures += 1;
+            self.failure.get_or_insert((at, error));
+        }
+    }
+}
+
+impl Drop for Results {
+    /// One line for a call, when others may insert again: it may have millions of addresses.
+    fn drop(&mut self) {
+        if let Some((at, error)) = &self.failure {
+            let failures = self.failures;
+            tracing::info!("{failures} addresses were not inserted, the first at {at}: {error}");
         }
     }
 }
@@ -272,13 +286,13 @@ pub unsafe extern "C" fn insertsym(
                 let reason = format!("{node_count} nodes of {service_count} services are too many");
                 return Err(Failure::new(Errno::INVAL, reason));
             }
-            let (node, service) = (hints::text(node), hints::text(service));
-            let service = service.ok_or_else(|| Failure::null("the service"))?;
             if count == Some(0) {
                 // So many nodes without a service, or services without a node, as anybody may say.
                 let none: Candidates = Box::new(iter::empty());
                 return Ok(none);
             }
+            let (node, service) = (hints::text(node), hints::text(service));
+            let service = service.ok_or_else(|| Failure::null("the service"))?;
             symmetric(node.as_deref(), node_count, &service, service_count, state.format)
         })
     }

@@ -44,6 +44,21 @@ unsafe fn put<F: Format>(buffer: *mut c_void, at: usize, entry: &Entry) {
     unsafe { F::write(entry, buffer.cast::<u8>().add(at * F::SIZE).cast()) };
 }
 
+/// The same, and its source where there is an array of those.
+///
+/// # Safety
+/// Both arrays have that entry.
+#[inline(always)]
+unsafe fn put_both<F: Format>(buffer: *mut c_void, sources: *mut u64, at: usize, entry: &Entry) {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        put::<F>(buffer, at, entry);
+        if !sources.is_null() {
+            sources.add(at).write(source_of(entry));
+        }
+    }
+}
+
 #[inline(always)]
 fn answer(outcome: Result<usize, ReadError>) -> isize {
     match outcome {
@@ -79,15 +94,10 @@ unsafe fn read_into<F: Format>(
     if buffer.is_null() && count > 0 {
         return refused_argument("where the completions go is null");
     }
-    answer(state.queue.read_with(count, |at, entry| {
-        // SAFETY: both arrays have `count` entries, and `at` is less.
-        unsafe {
-            put::<F>(buffer, at, entry);
-            if !sources.is_null() {
-                sources.add(at).write(source_of(entry));
-            }
-        }
-    }))
+    // SAFETY: both arrays have `count` entries, and `at` is less.
+    let take = |at, entry: &Entry| unsafe { put_both::<F>(buffer, sources, at, entry) };
+    // SAFETY: the closure calls nothing but what writes an entry.
+    answer(unsafe { state.queue.read_in_place(count, take) })
 }
 
 unsafe extern "C" fn read<F: Format>(cq: *mut FidCq, buffer: *mut c_void, count: usize) -> isize {
@@ -139,15 +149,10 @@ unsafe extern "C" fn read_blocking_from<F: Format>(
         }
         // Who asks for nothing waits for nothing.
         let timeout = if count == 0 { Some(Duration::ZERO) } else { waiting::timeout(timeout_ms) };
-        Ok(answer(state.queue.read_with_blocking(count, timeout, |at, entry| {
-            // SAFETY: both arrays have `count` entries, and `at` is less.
-            unsafe {
-                put::<F>(buffer, at, entry);
-                if !sources.is_null() {
-                    sources.add(at).write(source_of(entry));
-                }
-            }
-        })))
+        // SAFETY: both arrays have `count` entries, and `at` is less.
+        let take = |at, entry: &Entry| unsafe { put_both::<F>(buffer, sources, at, entry) };
+        // SAFETY: the closure calls nothing but what writes an entry.
+        Ok(answer(unsafe { state.queue.read_in_place_blocking(count, timeout, take) }))
     })
 }
 

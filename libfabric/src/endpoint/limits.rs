@@ -21,20 +21,31 @@ pub struct Limits {
     tagged: usize,
     rma: usize,
     atomic: usize,
-    inject: usize,
+    inject_messages: usize,
+    inject_one_sided: usize,
     pub receives: usize,
 }
 
 impl Limits {
-    pub fn of(info: &info::Info) -> Limits {
+    /// Those of an endpoint, or a context, that can do so much.
+    pub fn of(info: &info::Info, capabilities: Flags) -> Limits {
         let longest = info.endpoint.max_msg_size;
-        let with = |capability, size| if info.caps.contains(capability) { size } else { 0 };
+        let with = |capability, size| if capabilities.contains(capability) { size } else { 0 };
+        // Targets alone have capabilities of their own.
+        let one_sided = match capabilities.intersects(Flags::READ | Flags::WRITE) {
+            true => longest,
+            false => 0,
+        };
+        // Without either it does both.
+        let receives_alone = capabilities & (Flags::SEND | Flags::RECV) == Flags::RECV;
+        let inject = info.transmit.inject_size;
         Limits {
             message: with(Flags::MSG, longest),
             tagged: with(Flags::TAGGED, longest),
-            rma: with(Flags::RMA, longest),
-            atomic: with(Flags::ATOMIC, longest.min(ATOMIC_BYTES_MAX)),
-            inject: info.transmit.inject_size,
+            rma: with(Flags::RMA, one_sided),
+            atomic: with(Flags::ATOMIC, one_sided.min(ATOMIC_BYTES_MAX)),
+            inject_messages: if receives_alone { 0 } else { inject },
+            inject_one_sided: with(Flags::WRITE, inject),
             receives: info.receive.size,
         }
     }
@@ -46,10 +57,10 @@ impl Limits {
             MAX_TAGGED_SIZE => self.tagged,
             MAX_RMA_SIZE => self.rma,
             MAX_ATOMIC_SIZE => self.atomic,
-            INJECT_MSG_SIZE => self.inject.min(self.message),
-            INJECT_TAGGED_SIZE => self.inject.min(self.tagged),
-            INJECT_RMA_SIZE => self.inject.min(self.rma),
-            INJECT_ATOMIC_SIZE => self.inject.min(self.atomic),
+            INJECT_MSG_SIZE => self.inject_messages.min(self.message),
+            INJECT_TAGGED_SIZE => self.inject_messages.min(self.tagged),
+            INJECT_RMA_SIZE => self.inject_one_sided.min(self.rma),
+            INJECT_ATOMIC_SIZE => self.inject_one_sided.min(self.atomic),
             _ => return None,
         })
     }

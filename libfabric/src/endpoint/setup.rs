@@ -97,6 +97,7 @@ fn create_for(
     parent: Use,
     request: Request,
 ) -> *mut FidEp {
+    let capabilities = endpoint.options().capabilities;
     let state = State {
         defaults: endpoint.default_flags().clone(),
         endpoint,
@@ -104,7 +105,7 @@ fn create_for(
         is_alias: false,
         format: info.address_format,
         request,
-        limits: Limits::of(info),
+        limits: Limits::of(info, capabilities),
         lists,
         _parent: parent,
     };

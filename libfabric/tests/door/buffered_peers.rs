@@ -1,10 +1,12 @@
 //! Messages that are buffered, and their senders: how much is held, what other types of endpoints
 //! do, and what becomes of it all when somebody goes. Reference: fi_msg(3), "Buffered Receives".
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ffi::c_void, ptr::null_mut};
+
+use kestrel_tests::process::eventually;
 
 use crate::{
-    abi::attributes::CqTaggedEntry,
+    abi::{attributes::CqTaggedEntry, fid::FidPoll},
     buffered::{BUFFERED_LIMIT, buffering, bytes, get, send, set, starts_with, take, world},
     code,
     connection_ends::connect,
@@ -136,6 +138,32 @@ fn a_sender_that_closes_fails_the_claims_of_its_messages() {
         assert_eq!(take(to, entry, &mut [], DISCARD), code::INVAL as isize, "it is gone");
     }
     is_announced(other, to, 70_000);
+}
+
+/// "A provider may discard previously completed operations from the associated completion queue(s)"
+/// (fi_endpoint(3), fi_close): announcements lead to memory that is gone.
+#[test]
+fn announcements_go_with_their_endpoint() {
+    let Some(host) = host("announcements_go_with_their_endpoint") else { return };
+    let mut world = world(host, buffering);
+    let (from, to) = (world.nodes[0], world.nodes.remove(1));
+    send(from, &bytes(300), None);
+    let (mut poll, mut ready): (*mut FidPoll, *mut c_void) = (null_mut(), null_mut());
+    // SAFETY: the objects are open, and there is room for one context.
+    unsafe {
+        let open = (*(*world.domain).ops).poll_open;
+        assert_eq!(open(world.domain, null_mut(), &raw mut poll), 0);
+        let ops = &*(*poll).ops;
+        assert_eq!((ops.poll_add)(poll, to.cq.cast(), 0), 0);
+        eventually("a message is announced", || {
+            from.progress();
+            (ops.poll)(poll, &raw mut ready, 1) == 1
+        });
+        assert_eq!(close(poll), 0);
+    }
+    assert_eq!(close(to.ep), 0);
+    assert_eq!(to.read().err(), Some(code::AGAIN));
+    assert_eq!(close(to.cq), 0);
 }
 
 #[test]

@@ -7,9 +7,9 @@ use std::{
 };
 
 use crate::{
-    abi::fid::FidEp,
+    abi::{fid::FidEp, info::Info},
     code,
-    contexts::{NAMED_RX_CTX, open_sep, tx_context},
+    contexts::{NAMED_RX_CTX, open_sep, rx_context, scalable_world_that, tx_context},
     flag,
     host::host,
     kind,
@@ -204,19 +204,42 @@ fn options_tell_the_sizes_of_the_attributes() {
 #[test]
 fn options_tell_no_size_of_what_an_endpoint_cannot_do() {
     let Some(host) = host("options_tell_no_size_of_what_an_endpoint_cannot_do") else { return };
-    let world = World::empty(host, |hints| hints.caps = flag::MSG);
-    let ep = world.open_ep();
-    // Nothing but messages: not 12 and 16, their sizes.
-    for option in [13, 14, 15, 17, 18, 19] {
+    type Change = fn(&mut Info);
+    // Which options, from 12 on, are not 0: what messages, tagged messages, RMA and atomics may have
+    // at most, and then what may be injected.
+    let cases: [(Change, [i32; 8]); 4] = [
+        (|hints| hints.caps = flag::MSG, [1, 0, 0, 0, 1, 0, 0, 0]),
+        (|hints| hints.caps = flag::TAGGED | flag::RECV, [0, 1, 0, 0, 0, 0, 0, 0]),
+        (|hints| hints.caps = flag::RMA | flag::READ, [0, 0, 1, 0, 0, 0, 0, 0]),
+        (|hints| hints.caps = flag::RMA | flag::ATOMIC | flag::REMOTE_WRITE, [0; 8]),
+    ];
+    for (change, expected) in cases {
+        let world = World::empty(host, change);
+        let ep = world.open_ep();
+        sizes_are(ep, expected);
+        assert_eq!(close(ep), 0);
+    }
+    let world = scalable_world_that(host, flag::MSG | flag::RMA);
+    let sep = open_sep(&world).expect("a scalable endpoint");
+    let transmit = tx_context(sep, 0, null_mut()).unwrap();
+    let receive = rx_context(sep, 0, null_mut()).unwrap();
+    sizes_are(transmit, [1, 0, 1, 0, 1, 0, 1, 0]);
+    sizes_are(receive, [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!((close(transmit), close(receive), close(sep)), (0, 0, 0));
+}
+
+#[track_caller]
+fn sizes_are(ep: *mut FidEp, expected: [i32; 8]) {
+    let size = |option| {
         let (mut value, mut length) = (usize::MAX, 8);
         // SAFETY: the endpoint is open, and the place is that long.
         unsafe {
             let place = (&raw mut value).cast::<c_void>();
             assert_eq!(((*(*ep).ops).getopt)(ep.cast(), 0, option, place, &raw mut length), 0);
         }
-        assert_eq!(value, 0, "option {option}");
-    }
-    assert_eq!(close(ep), 0);
+        i32::from(value > 0)
+    };
+    assert_eq!(std::array::from_fn(|nth| size(12 + nth as c_int)), expected);
 }
 
 /// FI_OPT_SEND_BUF_SIZE, FI_OPT_RECV_BUF_SIZE, FI_OPT_TX_SIZE, FI_OPT_RX_SIZE, and those of devices:

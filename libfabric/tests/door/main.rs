@@ -49,6 +49,7 @@ mod one_sided;
 mod refusals;
 mod regions;
 mod shared_receives;
+mod signals;
 mod socket_losses;
 mod sockets;
 mod storm;

@@ -217,6 +217,7 @@ fn vectors_refuse() {
             ("svc, flags", svc(node, service, 1 << 40), code::BADFLAGS),
             ("svc, SYNC_ERR to nowhere", svc(node, service, 1 << 58), code::INVAL),
             ("sym, no service", sym(node, 1, null(), 1), code::INVAL),
+            ("sym, nodes without services", sym(node, 2, null(), 0), 0),
             ("sym, nobody of many", sym(text(c"node0"), usize::MAX, service, 0), 0),
             ("sym, nothing at many", sym(node, usize::MAX, service, 0), 0),
             ("sym, many at nobody", sym(node, 0, service, usize::MAX), 0),

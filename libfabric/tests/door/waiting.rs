@@ -63,7 +63,7 @@ pub fn send(node: Node) {
     }
 }
 
-fn blocking_read(node: Node, timeout_ms: c_int) -> isize {
+pub fn blocking_read(node: Node, timeout_ms: c_int) -> isize {
     // SAFETY: there is room for the one entry that is asked for.
     unsafe {
         let mut entry: CqTaggedEntry = std::mem::zeroed();
@@ -90,7 +90,7 @@ fn a_blocking_read_ends_by_message_time_or_signal() {
 }
 
 /// Signals the queue of node 1.
-fn signal(world: &World) {
+pub fn signal(world: &World) {
     let cq = world.nodes[1].cq;
     // SAFETY: the queue is open.
     assert_eq!(unsafe { ((*(*cq).ops).signal)(cq) }, 0);
@@ -457,44 +457,4 @@ fn a_counter_that_was_set_has_changed() {
         }
     }
     assert_eq!((close(poll), close(counter)), (0, 0));
-}
-
-/// A signal is one signal, also for who waits on a descriptor.
-#[test]
-fn a_signal_keeps_nobody_awake() {
-    let Some(host) = host("a_signal_keeps_nobody_awake") else { return };
-    let world = waiting_world(host, WAIT_FD);
-    let node = world.nodes[1];
-    signal(&world);
-    assert_eq!(try_wait(&world, node.cq.cast()), code::AGAIN, "look");
-    assert_eq!(try_wait(&world, node.cq.cast()), 0, "and wait");
-    assert!(!is_readable(descriptor(node.cq), 0));
-    // Who asks for no entries waits for none.
-    let start = Instant::now();
-    // SAFETY: as above; nothing is written.
-    let read = unsafe {
-        let sread = (*(*node.cq).ops).sread;
-        sread(node.cq, null_mut(), 0, std::ptr::null(), -1)
-    };
-    assert_eq!(read, code::AGAIN as isize);
-    assert!(start.elapsed() < PATIENCE);
-}
-
-/// "fi_cq_signal … Unblock any thread waiting in fi_cq_sread": whoever else waits for the queue.
-#[test]
-fn a_signal_is_for_who_is_blocked() {
-    let Some(host) = host("a_signal_is_for_who_is_blocked") else { return };
-    let world = Shared(waiting_world(host, WAIT_FD));
-    std::thread::scope(|scope| {
-        let world = &world;
-        let blocked = scope.spawn(move || blocking_read(world.0.nodes[1], -1));
-        let (cq, start) = (world.0.nodes[1].cq, Instant::now());
-        std::thread::sleep(Duration::from_millis(50));
-        signal(&world.0);
-        while !blocked.is_finished() {
-            try_wait(&world.0, cq.cast());
-            assert!(start.elapsed() < PATIENCE, "nobody was woken");
-        }
-        assert_eq!(blocked.join().unwrap(), code::AGAIN as isize);
-    });
 }

@@ -3,6 +3,7 @@
 
 use kestrel_core::{
     completion_counter::CompletionCounter,
+    completion_queue::ReadError,
     domain::DomainOptions,
     endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError},
     error::{Errno, HasErrno},
@@ -18,6 +19,7 @@ use crate::{
     contexts::{Context, Portal, counts, naming, next, nothing_more},
     endless::Endless,
     link::{End, Listener},
+    process::eventually,
     scale::skip,
 };
 
@@ -401,6 +403,20 @@ pub fn a_receiver_that_closes_lets_go_of_its_senders<P: Provider>(bed: &Bed<P>) 
     // Well or badly: what was buffered whole has arrived.
     bytes.iter().for_each(|_| drop(world.sent(0)));
     world.nothing_more();
+}
+
+/// An announcement that was not read yet leads to memory that goes with the endpoint.
+pub fn announcements_go_with_their_endpoint<P: Provider>(bed: &Bed<P>) {
+    let bytes = Memory::from(pattern(1, 300));
+    let world = world(bed);
+    let to = &world.nodes[1];
+    send(&world, &bytes, None, Flags::empty());
+    eventually("a message is announced", || {
+        world.nodes[0].sends.poll();
+        to.receives.poll()
+    });
+    to.endpoint.close();
+    assert_eq!(to.receives.read_with(1, |_, _| ()), Err(ReadError::Empty));
 }
 
 /// "Variable messages are not subject to max message length restrictions".

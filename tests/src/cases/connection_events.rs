@@ -129,6 +129,18 @@ pub fn who_is_refused_is_not_enabled<P: Provider>(bed: &Bed<P>) {
     }
 }
 
+/// Nobody reads the listener's events any more: its rejections have left by then.
+pub fn a_rejection_leaves_by_itself<P: Provider>(bed: &Bed<P>) {
+    let listener = Listener::listening(bed);
+    let caller = End::calling(bed, listener.passive.address(), &[]);
+    let asked = listener.request(&[&caller]);
+    listener.passive.reject(asked.handle, b"not today").unwrap();
+    assert_eq!(caller.fails(Errno::CONNREFUSED, &[]), b"not today");
+    let caller = End::calling(bed, listener.passive.address(), &[]);
+    drop(listener.take(&[&caller]));
+    assert!(caller.fails(Errno::CONNREFUSED, &[]).is_empty());
+}
+
 /// "An active endpoint may acquire the properties of a passive endpoint", which had no key to be acquired:
 /// its own is what it was opened with, and proves.
 pub fn who_takes_over_has_its_own_key<P: Provider>(bed: &Bed<P>) {

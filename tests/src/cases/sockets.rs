@@ -285,6 +285,11 @@ pub fn nothing_passes_without_a_connection<P: Provider>(bed: &Bed<P>) {
     let disabled = SocketError::Post(PostError::NotEnabled);
     assert_eq!(caller.socket.send(b"early"), Err(disabled.clone()));
     assert_eq!(caller.socket.receive(&mut [0; 8]), Err(disabled));
+    assert_eq!(caller.socket.shutdown().unwrap_err().errno(), Errno::NOTCONN);
+    // Who is refused is not enabled.
+    let address = listener.passive.address().with_port(0);
+    assert_eq!(caller.socket.connect(address, &[]).unwrap_err().errno(), Errno::INVAL);
+    assert_eq!(caller.socket.accept(&[]).unwrap_err().errno(), Errno::INVAL);
     caller.socket.enable().unwrap();
     assert_eq!(caller.socket.enable().unwrap_err().errno(), Errno::OPBADSTATE);
     assert_eq!(caller.socket.send(b"early"), Err(SocketError::NotConnected));

@@ -54,13 +54,16 @@ fn an_address_is_meant_by_a_key() {
         assert_eq!(insert(&av, nth(1), 5), Err(missing), "an address is no handle");
         for (fi_addr, key) in [(0, numbers[0]), (1, ONLY_KEY), (2, numbers[1])] {
             assert_eq!(av.key_of(fi_addr), Some(key));
-            assert_eq!(av.reported_by(&nth(1), key), fi_addr);
+            assert_eq!(av.names().reported_by(&nth(1), key), fi_addr);
         }
         assert_eq!(av.lookup_auth_key(2).unwrap().bytes(), b"two");
         assert!(av.lookup_auth_key(1).is_err(), "it has none");
         // Its number may be another address's later, which has no key of its own accord.
         av.remove(&[0]).unwrap();
-        assert_eq!((av.key_of(0), av.reported_by(&nth(1), numbers[0])), (None, FI_ADDR_NOTAVAIL));
+        assert_eq!(
+            (av.key_of(0), av.names().reported_by(&nth(1), numbers[0])),
+            (None, FI_ADDR_NOTAVAIL)
+        );
         assert_eq!((av.insert_one(nth(2)), av.key_of(0)), (Ok(0), Some(ONLY_KEY)));
         av.remove_auth_keys(&[handles[1]]).unwrap();
         assert!(av.lookup_auth_key(2).is_err() && av.get(2).is_some(), "the address stays");
@@ -95,9 +98,9 @@ fn user_ids_are_given_later() {
     let handle = av.insert_auth_key(b"one").unwrap();
     let number = av.lookup_auth_key(handle).unwrap().number;
     assert_eq!(insert(&av, nth(1), handle), Ok(0));
-    assert_eq!(av.reported_by(&nth(1), number), FI_ADDR_NOTAVAIL);
+    assert_eq!(av.names().reported_by(&nth(1), number), FI_ADDR_NOTAVAIL);
     av.set_user_id(0, 71).unwrap();
-    assert_eq!(av.reported_by(&nth(1), number), 71);
+    assert_eq!(av.names().reported_by(&nth(1), number), 71);
     // The same of the key, for error events.
     assert_eq!(av.reported_key(number), FI_ADDR_NOTAVAIL);
     av.set_auth_key_id(handle, 72).unwrap();

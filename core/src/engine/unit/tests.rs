@@ -1,0 +1,174 @@
+use super::{Engine, SUBMISSIONS_MAX};
+use crate::{
+    address_vector::AddressVector,
+    completion_queue::{CompletionQueue, Entry},
+    domain::{Domain, DomainOptions},
+    endpoint::{Endpoint, EndpointOptions, PostError},
+    flags::Flags,
+    memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
+    mock::{MockOptions, MockProvider},
+};
+use std::sync::Arc;
+
+struct Node {
+    domain: Arc<Domain<MockProvider>>,
+    endpoint: Arc<Endpoint<MockProvider>>,
+    queue: Arc<CompletionQueue<MockProvider>>,
+    vector: Arc<AddressVector>,
+}
+
+impl Node {
+    fn open(provider: &Arc<MockProvider>) -> Node {
+        let domain = Domain::open(provider.clone(), DomainOptions::default()).unwrap();
+        let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+        let queue = CompletionQueue::open(&domain, 0).unwrap();
+        let vector = Arc::new(AddressVector::open(Default::default()).unwrap());
+        endpoint.bind_address_vector(&vector).unwrap();
+        endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+        endpoint.enable().unwrap();
+        Node { domain, endpoint, queue, vector }
+    }
+
+    /// A region that peers may write to, which is closed before `memory` is looked at.
+    fn target(&self, memory: &mut [u8]) -> Arc<MemoryRegion> {
+        let address = memory.as_mut_ptr() as u64;
+        let ranges = &[MemoryRange { address, len: memory.len() as u64 }];
+        let access = Flags::REMOTE_WRITE;
+        let attributes = MemoryRegionAttributes { ranges, access, ..Default::default() };
+        // SAFETY: the memory outlives the region, and is looked at when nobody writes there.
+        unsafe { self.domain.register_memory(&attributes) }.unwrap()
+    }
+
+    /// Polls until nothing more happens, for the mock is never late; the receives that are done.
+    fn received(&self) -> Vec<u64> {
+        let mut done = Vec::new();
+        for _ in 0..100 {
+            let mut entry = [Entry::default()];
+            if self.queue.read(&mut entry) == Ok(1) {
+                done.push(entry[0].context);
+            }
+        }
+        done
+    }
+}
+
+/// The peer takes nothing, and each post meets a busy owner.
+#[test]
+fn what_is_left_for_a_busy_owner_is_bounded() {
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    let (from, to) = (Node::open(&provider), Node::open(&provider));
+    let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
+    let unit = from.endpoint.unit().unwrap();
+    let under_way = || unit.with(|engine| engine.under_way()).unwrap();
+    let most = EndpointOptions::default().transmit_size + SUBMISSIONS_MAX;
+    let mut memory = vec![0_u8; 8];
+    let region = to.target(&mut memory);
+    let post = |context: u64| match context % 2 {
+        0 => from.endpoint.send(vec![0; 8], peer, context),
+        _ => from.endpoint.write(vec![0; 8], peer, region.base(), region.key(), context),
+    };
+    for _ in 0..most.div_ceil(SUBMISSIONS_MAX) + 3 {
+        assert!(unit.ownership.try_acquire());
+        for context in 0.. {
+            if post(context).is_err() {
+                break;
+            }
+        }
+        unit.release();
+    }
+    assert!((most - SUBMISSIONS_MAX..=most).contains(&under_way()), "{}", under_way());
+    // Receives are bounded by nothing but the ring.
+    assert!(unit.ownership.try_acquire());
+    from.endpoint.receive(vec![0; 8], u64::MAX, 1).unwrap();
+    unit.release();
+    (0..most as u64).for_each(|at| to.endpoint.receive(vec![0; 8], u64::MAX, at).unwrap());
+    for _ in 0..100 {
+        to.received();
+        from.received();
+    }
+    assert_eq!(under_way(), 0);
+    assert!(unit.ownership.try_acquire());
+    assert!(post(0).is_ok() && post(1).is_ok(), "there are places again");
+    unit.release();
+    to.domain.close_memory(&region).unwrap();
+}
+
+/// Its sender was told that it is done, and may make no progress from then on.
+#[test]
+fn what_was_injected_for_a_busy_owner_leaves_when_that_lets_go() {
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    let (one, other, to) = (0, 1, 2);
+    let nodes = [one, other, to].map(|_| Node::open(&provider));
+    let mut memory = vec![0_u8; 8];
+    let region = nodes[to].target(&mut memory);
+    nodes[to].endpoint.receive(vec![0; 8], u64::MAX, 1).unwrap();
+    for from in [one, other] {
+        let peer = nodes[from].vector.insert_one(nodes[to].endpoint.address()).unwrap();
+        let (endpoint, unit) = (&nodes[from].endpoint, nodes[from].endpoint.unit().unwrap());
+        assert!(unit.ownership.try_acquire());
+        match from == one {
+            true => endpoint.inject(&[2; 8], peer).unwrap(),
+            false => endpoint.inject_write(&[3; 8], peer, region.base(), region.key()).unwrap(),
+        }
+        unit.release();
+    }
+    assert_eq!(nodes[to].received(), [1]);
+    nodes[to].domain.close_memory(&region).unwrap();
+    assert_eq!(memory, [3; 8]);
+}
+
+/// An owner that has let go, and lost the race for what was left for it meanwhile to one who
+/// closes.
+#[test]
+fn what_was_left_for_an_owner_leaves_before_the_endpoint_closes() {
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    let (from, to) = (Node::open(&provider), Node::open(&provider));
+    let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
+    for context in 1..=2 {
+        to.endpoint.receive(vec![0; 8], u64::MAX, context).unwrap();
+    }
+    from.endpoint.inject(&[1; 8], peer).unwrap();
+    assert_eq!(to.received(), [1], "they are connected");
+    let unit = from.endpoint.unit().unwrap();
+    assert!(unit.ownership.try_acquire());
+    from.endpoint.inject(&[2; 8], peer).unwrap();
+    assert_eq!(to.received(), [], "its owner is busy");
+    unit.ownership.release(|| false, || {});
+    from.endpoint.close();
+    assert_eq!(to.received(), [2]);
+}
+
+/// Whoever drains what others left waits for their peers, but not for one after the other.
+#[test]
+fn a_drain_waits_once() {
+    const PEERS: usize = 4;
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    provider.delay_connections(usize::MAX);
+    let from = Node::open(&provider);
+    let peers = [(); PEERS].map(|()| Node::open(&provider));
+    let unit = from.endpoint.unit().unwrap();
+    assert!(unit.ownership.try_acquire());
+    for to in &peers {
+        let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
+        from.endpoint.inject(&[1; 8], peer).unwrap();
+    }
+    unit.release();
+    let in_vain = |engine: &mut Engine<_>| {
+        engine.peers.iter().map(|peer| peer.unanswered.is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(unit.with(in_vain).unwrap(), [true, false, false, false]);
+}
+
+/// As an error of ours, or of a hook, in the middle of a call that catches it.
+#[test]
+fn a_panic_closes_the_endpoint() {
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    let [from, to] = [(); 2].map(|()| Node::open(&provider));
+    let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
+    let panics = || from.endpoint.inspect(|_| panic!("half-way"));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+    assert_eq!(from.endpoint.inject(&[1; 8], peer), Err(PostError::Closed));
+    assert_eq!(from.received(), []);
+    assert_eq!(from.endpoint.cancel(1), Err(PostError::Closed));
+    from.endpoint.close();
+}

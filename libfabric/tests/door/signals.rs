@@ -1,0 +1,64 @@
+//! Signals: of one, somebody who waits hears.
+
+use std::{
+    ptr::null_mut,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    code,
+    host::host,
+    waiting::{
+        Shared, WAIT_FD, blocking_read, descriptor, is_readable, signal, try_wait, waiting_world,
+    },
+    world::PATIENCE,
+};
+
+/// A signal is one signal, also for who waits on a descriptor.
+#[test]
+fn a_signal_keeps_nobody_awake() {
+    let Some(host) = host("a_signal_keeps_nobody_awake") else { return };
+    let world = waiting_world(host, WAIT_FD);
+    let node = world.nodes[1];
+    signal(&world);
+    assert_eq!(try_wait(&world, node.cq.cast()), code::AGAIN, "look");
+    assert_eq!(try_wait(&world, node.cq.cast()), 0, "and wait");
+    assert!(!is_readable(descriptor(node.cq), 0));
+    // Who asks for no entries waits for none.
+    let start = Instant::now();
+    // SAFETY: as above; nothing is written.
+    let read = unsafe {
+        let sread = (*(*node.cq).ops).sread;
+        sread(node.cq, null_mut(), 0, std::ptr::null(), -1)
+    };
+    assert_eq!(read, code::AGAIN as isize);
+    assert!(start.elapsed() < PATIENCE);
+}
+
+/// "fi_cq_signal … Unblock any thread waiting in fi_cq_sread": whoever else waits for the queue.
+#[test]
+fn a_signal_is_for_who_is_blocked() {
+    let Some(host) = host("a_signal_is_for_who_is_blocked") else { return };
+    let world = Shared(waiting_world(host, WAIT_FD));
+    // Whoever waits on the descriptor beside looks once for all, or makes ready again and again.
+    for looks_once in [true, false, true] {
+        std::thread::scope(|scope| {
+            let world = &world;
+            let blocked = scope.spawn(move || blocking_read(world.0.nodes[1], 40_000));
+            let (node, start) = (world.0.nodes[1], Instant::now());
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(try_wait(&world.0, node.cq.cast()), 0);
+            signal(&world.0);
+            if looks_once {
+                assert!(node.read().is_err());
+            }
+            while !blocked.is_finished() {
+                if !looks_once {
+                    try_wait(&world.0, node.cq.cast());
+                }
+                assert!(start.elapsed() < PATIENCE, "nobody was woken");
+            }
+            assert_eq!(blocked.join().unwrap(), code::AGAIN as isize);
+        });
+    }
+}
