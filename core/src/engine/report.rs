@@ -316,20 +316,10 @@ impl<T: Transport> Engine<T> {
         self.fail_receive_into(receive, message, buffer, length, why);
     }
 
-    /// A message of a multi-receive buffer failed; the buffer stays.
+    /// Reports that a receive failed, or a message of a multi-receive buffer, which stays. `buffer` is
+    /// where the message began.
     #[cold]
-    pub(crate) fn fail_receive_at(
-        &mut self,
-        receive: ReceiveOperation,
-        message: &Message,
-        buffer: u64,
-        length: u64,
-        why: &Unreachable,
-    ) {
-        self.fail_receive_into(receive, Some(message), buffer, length, why);
-    }
-
-    fn fail_receive_into(
+    pub(crate) fn fail_receive_into(
         &mut self,
         receive: ReceiveOperation,
         message: Option<&Message>,

@@ -420,11 +420,6 @@ impl<T: Transport> Engine<T> {
         Target::Receive { receive, start: 0, room }
     }
 
-    /// Where a message goes whose receive is not posted, since it found the message waiting.
-    pub(crate) fn open_unposted(&mut self, receive: u32, total: usize) -> Target {
-        self.open_receive(receive, false, total)
-    }
-
     /// All of a message is in its receive's buffer: of one that was `incoming`, or came at once.
     pub(crate) fn close_receive(
         &mut self,

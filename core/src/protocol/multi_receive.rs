@@ -184,7 +184,7 @@ impl<T: Transport> Engine<T> {
             message.total
         );
         let why = Unreachable { errno: crate::error::Errno::TRUNC, reason };
-        self.fail_receive_at(operation, message, buffer, room as u64, &why);
+        self.fail_receive_into(operation, Some(message), buffer, room as u64, &why);
     }
 
     /// The posted buffer is canceled or its only sender died. What still arrives
@@ -209,7 +209,7 @@ impl<T: Transport> Engine<T> {
         why: &Unreachable,
     ) {
         let operation = self.receives[receive].shadow();
-        self.fail_receive_at(operation, message, 0, placed, why);
+        self.fail_receive_into(operation, Some(message), 0, placed, why);
         self.leave_multi(receive, None);
     }
 }

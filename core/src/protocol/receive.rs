@@ -134,7 +134,8 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn receive_parked(&mut self, receive: u32, parked: u32) {
         self.know_sources();
         let Unexpected { peer, total, .. } = self.unexpected[parked];
-        let target = self.open_unposted(receive, total);
+        // It found the message waiting, so it is not posted.
+        let target = self.open_receive(receive, false, total);
         if self.waits_for_data(peer) {
             return self.hold(target, parked);
         }
