@@ -78,7 +78,8 @@ pub mod primitive;
 pub mod ring;
 pub mod sleepers;
 
-// Forked children, open files, and threads of ours.
+// Claimed cores, forked children, open files, and threads of ours.
+pub mod core_claim;
 #[allow(unsafe_code)]
 pub mod fork_guard;
 pub mod open_files;

@@ -16,6 +16,8 @@ use crate::{
     wire::Head,
 };
 
+#[allow(unsafe_code)]
+mod bell;
 mod confirmation;
 mod event;
 mod multicast;
@@ -23,10 +25,11 @@ mod provider;
 mod single_copy;
 mod windows;
 
+pub use bell::{Bell, wait_any};
 pub use confirmation::Confirmation;
 pub use event::TransportEvent;
 pub use multicast::Multicast;
-pub use provider::{Bell, CoreClaim, Opening, Provider};
+pub use provider::{CoreClaim, Opening, Provider};
 pub use single_copy::SingleCopy;
 pub use windows::Windows;
 
@@ -270,5 +273,7 @@ pub trait Transport:
     fn bell(&self) -> RawFd;
 
     /// Sleeps until one of `bells` is readable or `timeout` is over.
-    fn sleep(bells: &[RawFd], timeout: Option<Duration>);
+    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
+        wait_any(bells, timeout);
+    }
 }

@@ -13,8 +13,7 @@
 //!    reader knows that it was the peer's.
 //! 7. `guest`: a peer that reaches our memory by itself; `permit`: the nonce that each of its writes
 //!    carries, so that they can be ended.
-//! 8. [`barrier`], [`lcore`]: what a process arranges once: fences that cost one side nothing, and
-//!    the core of a spinning thread.
+//! 8. [`barrier`]: what a process arranges once: fences that cost one side nothing.
 //! 9. [`named_memory`]: memory with a name, for address vectors that processes share;
 //!    `group_table`: who hears a multicast group.
 //! 10. [`limits`]: the error of a process that runs out of descriptors.
@@ -37,7 +36,6 @@ pub mod cma;
 mod control;
 #[allow(unsafe_code)]
 pub mod copy;
-#[allow(unsafe_code)]
 pub mod doorbell;
 #[allow(unsafe_code)]
 mod end_mark;
@@ -46,7 +44,6 @@ mod guest;
 #[allow(unsafe_code)]
 pub mod lane;
 mod lane_error;
-pub mod lcore;
 pub mod limits;
 #[allow(unsafe_code)]
 mod memory_file;

@@ -12,7 +12,7 @@ use kestrel_core::{
     config::{CmaPolicy, Config, LaneChunks},
     error::{Errno, HasErrno},
     fork_guard,
-    transport::{Bell, CoreClaim, Limits, Opening, Provider, Unreachable},
+    transport::{Bell, Limits, Opening, Provider, Unreachable},
 };
 
 use crate::{
@@ -21,7 +21,6 @@ use crate::{
     doorbell::Doorbell,
     group_table::GroupTables,
     lane::OwnChunks,
-    lcore,
     region::{POOL_BYTES_MAX, PoolMemory},
     station::{Station, StationOptions},
     transport::{Groups, ShmTransport},
@@ -178,12 +177,6 @@ impl Provider for ShmProvider {
         Ok(Box::new(OwnBell(bell)))
     }
 
-    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
-        let claim = lcore::CoreClaim::new(core)
-            .map_err(|error| Unreachable { errno: Errno::BUSY, reason: error.to_string() })?;
-        Ok(Box::new(claim))
-    }
-
     #[inline(always)]
     fn forked(&self) -> bool {
         fork_guard::forked(self.generation)
@@ -205,8 +198,6 @@ impl Bell for OwnBell {
         self.0.as_raw_fd()
     }
 }
-
-impl CoreClaim for lcore::CoreClaim {}
 
 #[cfg(test)]
 mod tests {

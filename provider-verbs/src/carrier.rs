@@ -1,6 +1,6 @@
 //! What a provider opens: a transport of connections, or one of datagrams.
 
-use std::{os::fd::RawFd, sync::Arc, time::Duration};
+use std::{os::fd::RawFd, sync::Arc};
 
 use kestrel_core::{
     address::Address,
@@ -18,7 +18,7 @@ use kestrel_core::{
     wire::Head,
 };
 
-use crate::{bell::wait_any, datagrams::UdTransport, transport::RcTransport, verbs::Verbs};
+use crate::{datagrams::UdTransport, transport::RcTransport, verbs::Verbs};
 
 /// The transport of one endpoint. What it does not say here is the same for both kinds.
 pub enum Carrier<V: Verbs> {
@@ -179,10 +179,6 @@ impl<V: Verbs> Transport for Carrier<V> {
 
     fn bell(&self) -> RawFd {
         either!(self, it => it.bell())
-    }
-
-    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
-        wait_any(bells, timeout);
     }
 }
 

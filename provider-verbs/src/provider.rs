@@ -12,7 +12,7 @@ use kestrel_core::{
     config::{Config, ConnectBy},
     error::Errno,
     fork_guard,
-    transport::{Bell, CoreClaim, Opening, Provider, Service, Unreachable},
+    transport::{Bell, Opening, Provider, Service, Unreachable},
 };
 
 use crate::{
@@ -22,7 +22,6 @@ use crate::{
         Bound, Command, Control, StationRecord, listener_name, proof, random,
         socket::{self, Listener},
     },
-    core_claim::ClaimedCore,
     datagrams::{self, Parts, UdTransport},
     manager::Manager,
     receive_pool::{IMMEDIATES, RECEIVES_MAX, ReceivePool},
@@ -331,10 +330,6 @@ impl<V: Verbs> Provider for RcProvider<V> {
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
         Ok(Box::new(EventBell::new().map_err(|error| system("an eventfd", error))?))
-    }
-
-    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
-        Ok(Box::new(ClaimedCore::new(core)?))
     }
 
     fn adapter_atomics(&self) -> bool {

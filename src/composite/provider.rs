@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use kestrel_core::{
     address::Address,
     error::Errno,
-    transport::{Bell, CoreClaim, Opening, Provider, Service, Transport, Unreachable},
+    transport::{Bell, Opening, Provider, Service, Transport, Unreachable},
 };
 
 use super::{Composite, bell::Bells, far::Far, here::is_here};
@@ -159,10 +159,6 @@ impl<N: Provider, F: Provider> Provider for CompositeProvider<N, F> {
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
         self.near.new_bell()
-    }
-
-    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
-        self.near.claim_core(core)
     }
 
     /// Peers that are near have their processors play.

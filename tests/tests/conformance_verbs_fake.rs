@@ -6,7 +6,7 @@ use kestrel_core::{
     completion_queue::store::Sharing,
     domain::DomainOptions,
     info::traffic_class_of_dscp,
-    transport::{Bell, CoreClaim, Opening, Provider, Unreachable},
+    transport::{Bell, Opening, Provider, Unreachable},
 };
 use kestrel_tests::{
     bed::{Bed, Options},
@@ -43,10 +43,6 @@ impl Provider for Watched {
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
         self.provider.new_bell()
-    }
-
-    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
-        self.provider.claim_core(core)
     }
 
     fn adapter_atomics(&self) -> bool {

@@ -1,9 +1,7 @@
 //! What makes transports, and what else a domain needs of the system.
 
-use std::os::fd::RawFd;
-
-use super::{Service, Transport, Unreachable};
-use crate::address::Address;
+use super::{Bell, Service, Transport, Unreachable};
+use crate::{address::Address, core_claim::ClaimedCore};
 
 /// What a transport is opened with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,8 +49,10 @@ pub trait Provider: Send + Sync + 'static {
     /// A bell of its own, to wake sleepers from other threads.
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable>;
 
-    /// Claims a core for a spinning helper: one a host.
-    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable>;
+    /// Claims a core for a spinning helper: one a host, whatever its transport.
+    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
+        Ok(Box::new(ClaimedCore::new(core)?))
+    }
 
     /// Whether atomic operations are for adapters alone, as the user has declared it: see
     /// [`crate::protocol::window::atomic`].
@@ -68,16 +68,6 @@ pub trait Provider: Send + Sync + 'static {
     /// Whether this process is a child that was forked after the provider came
     /// into being: no call into kestrel can work there. Cost: one load.
     fn forked(&self) -> bool;
-}
-
-/// A doorbell: an eventfd, as a sleeper sees it.
-pub trait Bell: Send + Sync {
-    /// Makes the bell readable.
-    fn ring(&self);
-    /// Makes it silent again.
-    fn drain(&self);
-    /// What to wait for.
-    fn fd(&self) -> RawFd;
 }
 
 /// A core that this process has claimed; dropping it gives the core back.

@@ -379,10 +379,6 @@ impl Transport for ShmTransport {
     fn bell(&self) -> RawFd {
         self.station.bell().as_raw_fd()
     }
-
-    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
-        crate::doorbell::wait_any(bells, timeout);
-    }
 }
 
 impl Confirmation for ShmTransport {}

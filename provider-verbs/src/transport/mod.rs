@@ -21,7 +21,7 @@ use std::{
     mem::ManuallyDrop,
     os::fd::RawFd,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use kestrel_core::{
@@ -48,7 +48,7 @@ use self::{
     window::Window,
 };
 use crate::{
-    bell::{EitherBell, wait_any},
+    bell::EitherBell,
     control::{Command, Control},
     receive_pool::{BUFFER_BYTES, BufferIndex},
     send_pool::SendPool,
@@ -361,10 +361,6 @@ impl<V: Verbs> Transport for RcTransport<V> {
 
     fn bell(&self) -> RawFd {
         self.either.fd()
-    }
-
-    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
-        wait_any(bells, timeout);
     }
 }
 
