@@ -88,12 +88,11 @@ pub use kestrel_core::{
 
 // How objects are opened.
 pub use kestrel_core::{
-    completion_queue::store::Sharing,
     config::{
         CmaPolicy, Config, ConfigError, ConnectBy, CoreSet, LaneChunks, PARAMETERS, Parameter,
         TransportChoice,
     },
-    domain::{DomainOptions, ProgressMode},
+    domain::{DomainOptions, ProgressMode, Sharing},
     endpoint::{
         DefaultFlags, EndpointOptions, OptionName,
         owned::{OwnedReceive, OwnedSend},

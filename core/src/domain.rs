@@ -9,7 +9,6 @@ use std::{
 
 use crate::{
     bind_count::{BindCount, BindError},
-    completion_queue::store::Sharing,
     config::Config,
     counter::CounterCell,
     engine::{progress::Helper, unit::Unit},
@@ -24,6 +23,15 @@ use crate::{
     transport::{Provider, Unreachable},
     triggered::Deferrals,
 };
+
+/// Who may call a domain's objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// One thread at a time, as the application promised (`FI_THREAD_DOMAIN`).
+    Exclusive,
+    /// Any thread at any time.
+    Shared,
+}
 
 /// Why an object could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::{cell::UnsafeCell, os::fd::RawFd, sync::Arc};
 use arc_swap::ArcSwap;
 
 use crate::{
-    completion_queue::store::Sharing,
+    domain::Sharing,
     engine::{BURST_MAX, sleep::Sleep, unit::Unit},
     transport::Provider,
 };

@@ -9,8 +9,8 @@ use std::{
 
 use kestrel_core::{
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
-    completion_queue::{CompletionQueue, ReadError, store::Sharing},
-    domain::{Domain, DomainOptions},
+    completion_queue::{CompletionQueue, ReadError},
+    domain::{Domain, DomainOptions, Sharing},
     endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError},
     error::{Errno, HasErrno},
     event_queue::EventQueue,

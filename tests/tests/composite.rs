@@ -11,9 +11,9 @@ use kestrel::composite::{CompositeProvider, Side};
 use kestrel_core::{
     address::Address,
     address_vector::FI_ADDR_UNSPEC,
-    completion_queue::{Entry, store::Sharing},
+    completion_queue::Entry,
     config::CmaPolicy,
-    domain::DomainOptions,
+    domain::{DomainOptions, Sharing},
     endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName},
     error::{Errno, HasErrno},
     info::MemoryRegionMode,

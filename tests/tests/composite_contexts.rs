@@ -5,8 +5,7 @@ use std::{net::IpAddr, net::Ipv4Addr, sync::Arc};
 use kestrel::composite::CompositeProvider;
 use kestrel_core::{
     address::Address,
-    completion_queue::store::Sharing,
-    domain::DomainOptions,
+    domain::{DomainOptions, Sharing},
     endpoint::{EndpointError, EndpointOptions, OptionName},
     error::{Errno, HasErrno},
     scalable_endpoint::{ContextCounts, ScalableEndpoint},

@@ -3,8 +3,7 @@
 use std::{ops::Deref, sync::Arc};
 
 use kestrel_core::{
-    completion_queue::store::Sharing,
-    domain::DomainOptions,
+    domain::{DomainOptions, Sharing},
     info::traffic_class_of_dscp,
     transport::{Bell, Opening, Provider, Unreachable},
 };

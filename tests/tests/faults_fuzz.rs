@@ -21,8 +21,9 @@ use kestrel_core::{
     buffering::BufferingSetup,
     completion_queue::{
         Entry,
-        store::{CompletionStore, Head, Sharing},
+        store::{CompletionStore, Head},
     },
+    domain::Sharing,
     engine::{
         Engine, Setup,
         report::{OneSidedCounters, Side},

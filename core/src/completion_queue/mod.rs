@@ -21,13 +21,13 @@ use std::sync::{
 };
 
 pub use entry::{Entry, ErrorEntry};
-use store::{CompletionStore, Head, Sharing};
+use store::{CompletionStore, Head};
 pub use waiting::QueueWait;
 use window::Window;
 
 use crate::{
     bind_count::BindCount,
-    domain::Domain,
+    domain::{Domain, Sharing},
     engine::{idle::Idle, unit::Unit},
     error::{Errno, HasErrno},
     poll_set::PollSet,

@@ -8,7 +8,7 @@ use super::{
     submission::{Submission, Unowned},
 };
 use crate::{
-    completion_queue::store::Sharing,
+    domain::Sharing,
     endpoint::PostError,
     one_sided::RemotePost,
     operation::{ReceivePost, SendPost, set_down},

@@ -12,8 +12,7 @@ use super::{
 use crate::{
     address::Address,
     address_vector::{AddressVector, HeldKeys},
-    completion_queue::store::Sharing,
-    domain::{Domain, OpenError},
+    domain::{Domain, OpenError, Sharing},
     endpoint::{Endpoint, EndpointError},
     engine::{Engine, Setup, unit::Unit},
     flags::Flags,

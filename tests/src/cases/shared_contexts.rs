@@ -7,8 +7,8 @@ use std::{
 
 use kestrel_core::{
     address_vector::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
-    completion_queue::{CompletionQueue, Entry, store::Sharing},
-    domain::DomainOptions,
+    completion_queue::{CompletionQueue, Entry},
+    domain::{DomainOptions, Sharing},
     endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError},
     error::{Errno, HasErrno},
     flags::Flags,
