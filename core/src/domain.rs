@@ -11,13 +11,13 @@ use crate::{
     bind_count::{BindCount, BindError},
     config::Config,
     counter::CounterCell,
+    driven_units::DrivenUnits,
     engine::{progress::Helper, unit::Unit},
     error::{Errno, HasErrno},
     event_queue::EventQueue,
     info::MemoryRegionMode,
     memory_region::MemoryRegionRegistry,
     operation::IOV_LIMIT,
-    poll_set::PollSet,
     protocol::atomic::AtomicCall,
     socket_endpoint::driver::SocketDriver,
     transport::{Provider, Unreachable},
@@ -132,7 +132,7 @@ pub struct Domain<P: Provider> {
     adapter_atomics: bool,
     sharing: Sharing,
     options: DomainOptions,
-    units: Arc<PollSet<P>>,
+    units: Arc<DrivenUnits<P>>,
     /// Its `Drop` ends the thread.
     helper: Option<Helper>,
     memory_regions: Arc<MemoryRegionRegistry>,
@@ -202,7 +202,7 @@ impl<P: Provider> Domain<P> {
         if provider.forked() {
             return Err(OpenError::ForkedChild);
         }
-        let units = Arc::new(PollSet::new(sharing));
+        let units = Arc::new(DrivenUnits::new(sharing));
         let helper = match &options.progress {
             ProgressMode::Manual => None,
             ProgressMode::Automatic => Some(Helper::sleeping(&provider, units.clone())?),
@@ -300,7 +300,7 @@ impl<P: Provider> Domain<P> {
     }
 
     /// Every endpoint of the domain.
-    pub(crate) fn units(&self) -> &PollSet<P> {
+    pub(crate) fn units(&self) -> &DrivenUnits<P> {
         &self.units
     }
 

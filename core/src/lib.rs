@@ -49,9 +49,9 @@ pub mod socket_endpoint;
 pub mod triggered;
 
 // 4. What drives them.
-pub mod engine;
 #[allow(unsafe_code)]
-pub mod poll_set;
+pub mod driven_units;
+pub mod engine;
 
 // 5. What is said to peers.
 pub mod buffering;

@@ -13,8 +13,8 @@ use super::{
     store::{CompletionStore, Head},
 };
 use crate::{
+    driven_units::Armed,
     engine::{BURST_MAX, sleep::rest},
-    poll_set::Armed,
     sleepers::Entered,
     transport::{Provider, Transport},
 };

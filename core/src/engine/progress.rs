@@ -19,8 +19,8 @@ use core_affinity::CoreId;
 
 use crate::{
     domain::OpenError,
+    driven_units::DrivenUnits,
     error::Errno,
-    poll_set::PollSet,
     threads,
     transport::{Bell, CoreClaim, Provider, Transport, Unreachable},
 };
@@ -45,7 +45,7 @@ impl Helper {
     /// Starts a helper that sleeps while there is nothing to do.
     pub fn sleeping<P: Provider>(
         provider: &Arc<P>,
-        units: Arc<PollSet<P>>,
+        units: Arc<DrivenUnits<P>>,
     ) -> Result<Helper, OpenError> {
         Helper::start(provider, "kestrel-progress", move |stop, bell| {
             let mut polls = units.polls();
@@ -79,7 +79,7 @@ impl Helper {
     /// name the same cores.
     pub fn spinning<P: Provider>(
         provider: &Arc<P>,
-        units: Arc<PollSet<P>>,
+        units: Arc<DrivenUnits<P>>,
         cores: &[usize],
     ) -> Result<Helper, OpenError> {
         for &core in cores {
@@ -95,7 +95,7 @@ impl Helper {
 
     fn spinning_on<P: Provider>(
         provider: &Arc<P>,
-        units: Arc<PollSet<P>>,
+        units: Arc<DrivenUnits<P>>,
         core: usize,
         claim: Box<dyn CoreClaim>,
     ) -> Result<Helper, OpenError> {

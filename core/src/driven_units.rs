@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// A list of units, read on every poll and changed only by bind and close.
-pub struct PollSet<P: Provider> {
+pub struct DrivenUnits<P: Provider> {
     units: Units<P>,
 }
 
@@ -22,16 +22,16 @@ enum Units<P: Provider> {
 
 // SAFETY: the exclusive list is touched by one thread at a time: opening a
 // domain for exclusive use is unsafe and demands exactly that.
-unsafe impl<P: Provider> Sync for PollSet<P> {}
+unsafe impl<P: Provider> Sync for DrivenUnits<P> {}
 
-impl<P: Provider> PollSet<P> {
+impl<P: Provider> DrivenUnits<P> {
     /// Empty.
     pub fn new(sharing: Sharing) -> Self {
         let units = match sharing {
             Sharing::Exclusive => Units::Exclusive(UnsafeCell::new(Vec::new())),
             Sharing::Shared => Units::Shared(ArcSwap::default()),
         };
-        PollSet { units }
+        DrivenUnits { units }
     }
 
     /// Calls `visit` with the units of this moment.
