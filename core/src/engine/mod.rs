@@ -9,6 +9,7 @@
 //! 2. Ownership: [`ownership`] has the rules, [`unit`] an engine that any thread may post to, and
 //!    `submission` what is left for the owner.
 //! 3. Peers: [`route`] leads from an address to a peer, [`keys`] to one by its authorization key;
+//!    `lifecycle` has them connect, arrive and die;
 //!    `names` is about what peers are called, `source` about messages from nobody in the vector,
 //!    [`context`] about scalable endpoints.
 //!    `leaving` is about what has to leave though nobody may poll for it, `gone` gives the places of
@@ -35,6 +36,7 @@ pub mod context;
 mod gone;
 pub mod keys;
 mod leaving;
+mod lifecycle;
 mod names;
 pub mod route;
 mod source;
