@@ -125,9 +125,8 @@ pub use kestrel_core::{
     connection::ConnectionError,
     domain::OpenError,
     endpoint::{EndpointError, GroupError, PostError, message::Refused, owned::RefusedBuffers},
-    error::{Errno, HasErrno},
+    error::{Cause, Errno, HasErrno},
     event_queue::EventQueueError,
     memory_region::MemoryRegionError,
     socket_endpoint::SocketError,
-    transport::Unreachable,
 };

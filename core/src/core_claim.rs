@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
 use crate::{
-    error::Errno,
-    transport::{CoreClaim, Unreachable},
+    error::{Cause, Errno},
+    transport::CoreClaim,
 };
 
 /// A core that is ours until this is dropped, or every process that inherited it is gone.
@@ -26,7 +26,7 @@ impl ClaimedCore {
     /// # Errors
     /// `BUSY`, also where the system refuses a socket: a helper that may sleep is better than no
     /// domain.
-    pub fn new(core: usize) -> Result<ClaimedCore, Unreachable> {
+    pub fn new(core: usize) -> Result<ClaimedCore, Cause> {
         let claim = || {
             let name = format!("kestrel/core/{core}");
             let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
@@ -42,7 +42,7 @@ impl ClaimedCore {
                 }
                 errno => format!("cannot claim core {core}: {errno}"),
             };
-            Unreachable { errno: Errno::BUSY, reason }
+            Cause { errno: Errno::BUSY, reason }
         })
     }
 }

@@ -13,14 +13,14 @@ use crate::{
     counter::CounterCell,
     driven_units::DrivenUnits,
     engine::{progress::Helper, unit::Unit},
-    error::{Errno, HasErrno},
+    error::{Cause, Errno, HasErrno},
     event_queue::EventQueue,
     info::MemoryRegionMode,
     memory_region::MemoryRegionRegistry,
     operation::IOV_LIMIT,
     protocol::atomic::AtomicCall,
     socket_endpoint::driver::SocketDriver,
-    transport::{Provider, Unreachable},
+    transport::Provider,
     triggered::Deferrals,
 };
 
@@ -39,7 +39,7 @@ pub enum Sharing {
 pub enum OpenError {
     /// The transport or the system refused.
     #[error("{}", .0.reason)]
-    Refused(Unreachable),
+    Refused(Cause),
     /// The process is a forked child of the one that opened the domain.
     #[error("a forked child cannot use its parent's domain")]
     ForkedChild,
@@ -62,8 +62,8 @@ pub enum OpenError {
     NoThread(String),
 }
 
-impl From<Unreachable> for OpenError {
-    fn from(reason: Unreachable) -> Self {
+impl From<Cause> for OpenError {
+    fn from(reason: Cause) -> Self {
         OpenError::Refused(reason)
     }
 }

@@ -11,7 +11,6 @@ use std::{os::fd::RawFd, time::Duration};
 use crate::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
-    error::{Errno, HasErrno},
     memory::Piece,
     wire::Head,
 };
@@ -85,22 +84,6 @@ pub struct Arrival {
     /// The payload, if it has 8 bytes and was next to the head: fetched with it, since that is
     /// what most small messages are.
     pub tiny: Option<u64>,
-}
-
-/// Why a peer cannot be reached, or can no longer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct Unreachable {
-    /// The number for the error completion.
-    pub errno: Errno,
-    /// The reason in words, for the log and `strerror`.
-    pub reason: String,
-}
-
-impl HasErrno for Unreachable {
-    fn errno(&self) -> Errno {
-        self.errno
-    }
 }
 
 /// The audience of a registration that every peer with a window can reach, by a number that it

@@ -15,7 +15,7 @@ use kestrel_core::ring::announced::Announced;
 use kestrel_core::{
     address::canonical,
     auth_key::{KeyNumber, Keyring, ONLY_KEY},
-    error::HasErrno,
+    error::{self, HasErrno},
     fork_guard,
     transport::Service,
 };
@@ -86,16 +86,19 @@ impl StationError {
             false => StationError::System { call, source },
         }
     }
+}
 
-    /// The error number that C callers know.
-    pub fn errno(&self) -> i32 {
+impl HasErrno for StationError {
+    fn errno(&self) -> error::Errno {
         match self {
-            StationError::AddressInUse { .. } | StationError::NoFreePort { .. } => libc::EADDRINUSE,
-            StationError::KeyTooLong { .. } => libc::EINVAL,
-            StationError::NoAddress => libc::EADDRNOTAVAIL,
-            StationError::OutOfDescriptors(_) => libc::EMFILE,
-            StationError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            StationError::Forked => libc::EPERM,
+            StationError::AddressInUse { .. } | StationError::NoFreePort { .. } => {
+                error::Errno::ADDRINUSE
+            }
+            StationError::KeyTooLong { .. } => error::Errno::INVAL,
+            StationError::NoAddress => error::Errno::ADDRNOTAVAIL,
+            StationError::OutOfDescriptors(_) => error::Errno::MFILE,
+            StationError::System { source, .. } => number_of(source),
+            StationError::Forked => error::Errno::PERM,
         }
     }
 }
@@ -137,24 +140,29 @@ pub enum ConnectError {
     Forked,
 }
 
-impl ConnectError {
-    /// The error number that C callers know.
-    pub fn errno(&self) -> i32 {
+impl HasErrno for ConnectError {
+    fn errno(&self) -> error::Errno {
         match self {
-            ConnectError::HostUnreachable { .. } => libc::EHOSTUNREACH,
-            ConnectError::TimedOut { .. } => libc::ETIMEDOUT,
-            ConnectError::Refused { .. } => libc::ECONNREFUSED,
-            ConnectError::WrongUser { .. } | ConnectError::UserUnknown { .. } => libc::EACCES,
+            ConnectError::HostUnreachable { .. } => error::Errno::HOSTUNREACH,
+            ConnectError::TimedOut { .. } => error::Errno::TIMEDOUT,
+            ConnectError::Refused { .. } => error::Errno::CONNREFUSED,
+            ConnectError::WrongUser { .. } | ConnectError::UserUnknown { .. } => {
+                error::Errno::ACCES
+            }
             ConnectError::BadAnswer { .. }
             | ConnectError::BadDoorbell { .. }
-            | ConnectError::OtherVersion { .. } => libc::EPROTO,
-            ConnectError::Memory { source, .. } => source.errno().0,
-            ConnectError::OutOfDescriptors { .. } => libc::EMFILE,
-            ConnectError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            ConnectError::Closed => libc::ESHUTDOWN,
-            ConnectError::Forked => libc::EPERM,
+            | ConnectError::OtherVersion { .. } => error::Errno(libc::EPROTO),
+            ConnectError::Memory { source, .. } => source.errno(),
+            ConnectError::OutOfDescriptors { .. } => error::Errno::MFILE,
+            ConnectError::System { source, .. } => number_of(source),
+            ConnectError::Closed => error::Errno::SHUTDOWN,
+            ConnectError::Forked => error::Errno::PERM,
         }
     }
+}
+
+fn number_of(source: &io::Error) -> error::Errno {
+    error::Errno(source.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// Who is at the other end of a lane.

@@ -5,11 +5,12 @@ use std::{os::fd::RawFd, sync::Arc};
 use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
+    error::Cause,
     group::Spread,
     memory::Piece,
     transport::{
         Arrival, Confirmation, Limits, Multicast, PeerIndex, Room, SingleCopy, Transport,
-        TransportEvent, Unreachable, Windows,
+        TransportEvent, Windows,
     },
     window::{
         Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration, Registration,
@@ -290,7 +291,7 @@ impl<V: Verbs> Confirmation for Carrier<V> {
 }
 
 impl<V: Verbs> Multicast for Carrier<V> {
-    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Cause> {
         either!(self, it => it.join(group, receives))
     }
 

@@ -4,8 +4,9 @@ use std::{ops::Deref, sync::Arc};
 
 use kestrel_core::{
     domain::{DomainOptions, Sharing},
+    error::Cause,
     info::traffic_class_of_dscp,
-    transport::{Bell, Opening, Provider, Unreachable},
+    transport::{Bell, Opening, Provider},
 };
 use kestrel_tests::{
     bed::{Bed, Options},
@@ -36,11 +37,11 @@ impl Deref for Watched {
 impl Provider for Watched {
     type Transport = Carrier<FakeDevice>;
 
-    fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Unreachable> {
+    fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Cause> {
         self.provider.open_as(opening)
     }
 
-    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Cause> {
         self.provider.new_bell()
     }
 

@@ -28,7 +28,7 @@ use kestrel_core::{
         Engine, Setup,
         report::{OneSidedCounters, Side},
     },
-    error::Errno,
+    error::{Cause, Errno},
     flags::Flags,
     info::MemoryRegionMode,
     memory::{Piece, Pieces},
@@ -36,7 +36,7 @@ use kestrel_core::{
     one_sided::{Action, RemotePost, RemoteSegment},
     operation::{MESSAGE_MAX, ReceivePost, SendPost},
     protocol::atomic::{ATOMIC_BYTES_MAX, AtomicCall, AtomicOperation, Datatype, Form},
-    transport::{TransportEvent, Unreachable},
+    transport::TransportEvent,
 };
 use kestrel_tests::{bed::Memory, one_sided, packets, random::Random, scale::scaled};
 use packet::{KEY, Packet, REGION, THEIR_KEY};
@@ -386,8 +386,8 @@ fn address(peer: u64) -> Address {
     Address::new([127, 0, 0, 1].into(), 1000 + peer as u16)
 }
 
-fn unreachable() -> Unreachable {
-    Unreachable { errno: Errno::CONNABORTED, reason: "chaos".into() }
+fn unreachable() -> Cause {
+    Cause { errno: Errno::CONNABORTED, reason: "chaos".into() }
 }
 
 #[test]

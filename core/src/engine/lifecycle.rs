@@ -10,12 +10,12 @@ use super::{
 use crate::{
     address::Address,
     auth_key::ONLY_KEY,
-    error::Errno,
+    error::{Cause, Errno},
     memory::Piece,
     operation::Target,
     protocol::{receive::Posted, remote_access::several::Several, window::PeerWindow},
     tag_match::{STICKY, SourceIndex},
-    transport::{PeerIndex, Transport, TransportEvent, Unreachable},
+    transport::{PeerIndex, Transport, TransportEvent},
     wire::{Head, Kind},
 };
 
@@ -119,10 +119,10 @@ impl<T: Transport> Engine<T> {
         let address = self.peers[peer as usize].address;
         let reason = format!("peer {address} closed its endpoint");
         tracing::info!("{reason}");
-        self.part_with(peer, &Unreachable { errno: Errno::CONNRESET, reason });
+        self.part_with(peer, &Cause { errno: Errno::CONNRESET, reason });
     }
 
-    fn peer_broke(&mut self, peer: PeerIndex, why: &Unreachable) {
+    fn peer_broke(&mut self, peer: PeerIndex, why: &Cause) {
         tracing::warn!(address = %self.peers[peer as usize].address, "{}", why.reason);
         self.part_with(peer, why);
         self.forget_liar(peer, why);
@@ -130,7 +130,7 @@ impl<T: Transport> Engine<T> {
 
     /// What a peer that breaks the protocol had sent, and nobody has asked for, is dropped: it
     /// would come again and again, and leave as much behind each time.
-    fn forget_liar(&mut self, peer: PeerIndex, why: &Unreachable) {
+    fn forget_liar(&mut self, peer: PeerIndex, why: &Cause) {
         let claimed: HashSet<u32> = self.claimed.messages().collect();
         let is_left = |&index: &u32| {
             self.unexpected[index].peer == peer
@@ -149,13 +149,13 @@ impl<T: Transport> Engine<T> {
             return;
         }
         let reason = format!("{} broke the protocol: {what}", self.peers[peer as usize].address);
-        self.peer_broke(peer, &Unreachable { errno: Errno::CONNABORTED, reason });
+        self.peer_broke(peer, &Cause { errno: Errno::CONNABORTED, reason });
     }
 
     /// Ends what connects us with `peer`: everything that depends on it fails.
     #[cold]
     #[inline(never)]
-    pub(crate) fn part_with(&mut self, peer: PeerIndex, why: &Unreachable) {
+    pub(crate) fn part_with(&mut self, peer: PeerIndex, why: &Cause) {
         self.shortage.forget(peer);
         self.unread.forget();
         self.end_single_copy(peer);
@@ -175,7 +175,7 @@ impl<T: Transport> Engine<T> {
 
     /// Fails every operation that depends on `peer`, receives directed at it included. Datagrams
     /// are dropped, and their receives wait for whoever comes.
-    pub(crate) fn fail_operations(&mut self, peer: PeerIndex, why: &Unreachable) {
+    pub(crate) fn fail_operations(&mut self, peer: PeerIndex, why: &Cause) {
         self.fail_established(peer, why);
         let record = &mut self.peers[peer as usize];
         record.state = PeerState::Idle;
@@ -211,7 +211,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Fails what had begun with the peer's incarnation that is now gone.
-    fn fail_established(&mut self, peer: PeerIndex, why: &Unreachable) {
+    fn fail_established(&mut self, peer: PeerIndex, why: &Cause) {
         self.unqueue_begun_sends(peer);
         let record = &mut self.peers[peer as usize];
         record.unconfirmed.clear();
@@ -235,7 +235,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Fails the messages that were under way from `peer`, whose lane is gone.
-    fn fail_receiving(&mut self, peer: PeerIndex, why: &Unreachable) {
+    fn fail_receiving(&mut self, peer: PeerIndex, why: &Cause) {
         Several::give_up(&mut self.peers[peer as usize].several);
         self.forget_pulls(peer);
         self.forget_fetches(peer);
@@ -252,7 +252,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Fails one message, or returns where it is parked.
-    pub(crate) fn fail_incoming(&mut self, index: u32, why: &Unreachable) -> Option<u32> {
+    pub(crate) fn fail_incoming(&mut self, index: u32, why: &Cause) -> Option<u32> {
         let incoming = self.incoming.remove(index);
         match incoming.target {
             Target::Receive { receive, room, .. } => {
@@ -268,11 +268,11 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Fails every posted receive: no message will come for it.
-    pub(crate) fn fail_all_posted(&mut self, why: &Unreachable) {
+    pub(crate) fn fail_all_posted(&mut self, why: &Cause) {
         self.fail_posted_from(|_| true, why);
     }
 
-    fn fail_posted_from(&mut self, fails: impl Fn(SourceIndex) -> bool, why: &Unreachable) {
+    fn fail_posted_from(&mut self, fails: impl Fn(SourceIndex) -> bool, why: &Cause) {
         for family in Posted::ALL {
             let posted = self.posted_in(family).map(|matcher| matcher.posted());
             let directed: Vec<_> =
@@ -300,14 +300,11 @@ impl<T: Transport> Engine<T> {
     }
 }
 
-fn replaced(address: Address) -> Unreachable {
+fn replaced(address: Address) -> Cause {
     let reason = format!("peer {address} sends on another lane from now on");
-    Unreachable { errno: Errno::CONNRESET, reason }
+    Cause { errno: Errno::CONNRESET, reason }
 }
 
-fn died(address: Address) -> Unreachable {
-    Unreachable {
-        errno: Errno::CONNRESET,
-        reason: format!("the process of peer {address} is gone"),
-    }
+fn died(address: Address) -> Cause {
+    Cause { errno: Errno::CONNRESET, reason: format!("the process of peer {address} is gone") }
 }

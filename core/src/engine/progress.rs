@@ -20,9 +20,9 @@ use core_affinity::CoreId;
 use crate::{
     domain::OpenError,
     driven_units::DrivenUnits,
-    error::Errno,
+    error::{Cause, Errno},
     threads,
-    transport::{Bell, CoreClaim, Provider, Transport, Unreachable},
+    transport::{Bell, CoreClaim, Provider, Transport},
 };
 
 /// How long the helper stays away from an application that polls.
@@ -141,14 +141,14 @@ impl Helper {
 }
 
 /// Pins the calling thread to a core.
-fn pin(core: usize) -> Result<(), Unreachable> {
+fn pin(core: usize) -> Result<(), Cause> {
     // The set of cores that is passed on holds no higher number, and panics.
     let has_place = core < rustix::thread::CpuSet::MAX_CPU;
     if has_place && core_affinity::set_for_current(CoreId { id: core }) {
         return Ok(());
     }
     let reason = format!("this process may not run on core {core}, or there is none");
-    Err(Unreachable { errno: Errno::INVAL, reason })
+    Err(Cause { errno: Errno::INVAL, reason })
 }
 
 impl Drop for Helper {

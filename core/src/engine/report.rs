@@ -9,12 +9,12 @@ use super::{
 use crate::{
     completion_queue::{Entry, ErrorEntry, store::CompletionStore},
     counter::CounterCell,
-    error::Errno,
+    error::{Cause, Errno},
     flags::Flags,
     info::MessageOrder,
     operation::{ReceiveOperation, SendOperation},
     owned::Owner,
-    transport::{PeerIndex, Transport, Unreachable},
+    transport::{PeerIndex, Transport},
     triggered::Tally,
 };
 
@@ -240,7 +240,7 @@ impl<T: Transport> Engine<T> {
 
     /// A send that failed.
     #[cold]
-    pub(crate) fn fail_send(&mut self, index: u32, why: &Unreachable) {
+    pub(crate) fn fail_send(&mut self, index: u32, why: &Cause) {
         let mut send = self.sends.remove(index);
         send.lent = None;
         let peer = &self.peers[send.peer as usize];
@@ -298,7 +298,7 @@ impl<T: Transport> Engine<T> {
             "a message of {} bytes arrived for a buffer of {room} bytes: {overflow} were discarded",
             message.total
         );
-        let why = Unreachable { errno: Errno::TRUNC, reason };
+        let why = Cause { errno: Errno::TRUNC, reason };
         self.fail_receive(receive, Some(message), room as u64, &why);
     }
 
@@ -310,7 +310,7 @@ impl<T: Transport> Engine<T> {
         receive: ReceiveOperation,
         message: Option<&Message>,
         length: u64,
-        why: &Unreachable,
+        why: &Cause,
     ) {
         let buffer = receive.pieces.view().contiguous(0, usize::MAX).as_ptr() as u64;
         self.fail_receive_into(receive, message, buffer, length, why);
@@ -325,7 +325,7 @@ impl<T: Transport> Engine<T> {
         message: Option<&Message>,
         buffer: u64,
         length: u64,
-        why: &Unreachable,
+        why: &Cause,
     ) {
         let peer = message.map(|message| &self.peers[message.peer as usize]);
         let truncated = why.errno == Errno::TRUNC;

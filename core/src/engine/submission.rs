@@ -3,13 +3,14 @@
 use super::Engine;
 use crate::{
     endpoint::PostError,
+    error::Cause,
     flags::Flags,
     memory_region::descriptor::Descriptor,
     one_sided::{RemoteOperation, RemotePost},
     operation::{Copied, Lent, ReceiveOperation, ReceivePost, SendPost, StoredPieces, room_for},
     owned::Owner,
     shared_context::due::Handed,
-    transport::{Transport, Unreachable},
+    transport::Transport,
     triggered::Tally,
 };
 
@@ -195,7 +196,7 @@ impl<T: Transport> Engine<T> {
 
     /// Fails what was left and is not to be posted any more.
     #[cold]
-    pub(crate) fn fail_submission(&mut self, submission: Submission, why: &Unreachable) {
+    pub(crate) fn fail_submission(&mut self, submission: Submission, why: &Cause) {
         match submission {
             Submission::Send { mut post, to, data, .. } => {
                 self.fail_unsent(post.as_send(to, data), why);

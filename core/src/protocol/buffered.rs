@@ -10,11 +10,12 @@ use crate::{
     completion_queue::Entry,
     endpoint::PostError,
     engine::Engine,
+    error::Cause,
     flags::Flags,
     operation::{Body, Incoming, ReceiveOperation, ReceivePost, StoredPieces, Target},
     protocol::single_copy::STRETCH,
     tag_match::SourceIndex,
-    transport::{PeerIndex, Transport, Unreachable},
+    transport::{PeerIndex, Transport},
 };
 
 impl<T: Transport> Engine<T> {
@@ -318,7 +319,7 @@ impl<T: Transport> Engine<T> {
         &mut self,
         parked: u32,
         incoming: &Incoming,
-        why: &Unreachable,
+        why: &Cause,
     ) -> Option<u32> {
         let buffering = self.buffering.as_mut()?;
         let message = buffering.get(parked)?;

@@ -6,7 +6,7 @@
 
 use crate::{
     engine::{Engine, order::receive::Receipt, peer::Reply, report::Message, shortage::growth_of},
-    error::Errno,
+    error::{Cause, Errno},
     flags::Flags,
     operation::{Body, Incoming, SendStage, Target, Unexpected},
     protocol::{
@@ -15,7 +15,7 @@ use crate::{
         in_sight::IN_SIGHT,
     },
     tag_match::{STICKY, SourceIndex},
-    transport::{Arrival, PeerIndex, Transport, Unreachable},
+    transport::{Arrival, PeerIndex, Transport},
     wire::{self, ENVELOPE_COST, Kind, LONG_WORDS},
 };
 
@@ -400,7 +400,7 @@ impl<T: Transport> Engine<T> {
             self.finish_send(index);
         } else {
             let reason = format!("the receiver gave the message up (error {errno})");
-            self.fail_send(index, &Unreachable { errno: Errno(errno as i32), reason });
+            self.fail_send(index, &Cause { errno: Errno(errno as i32), reason });
         }
         // A fenced send may have waited for this.
         self.note_backlog(peer);

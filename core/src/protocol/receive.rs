@@ -6,7 +6,7 @@ use crate::{
     buffering::BUFFERED,
     endpoint::PostError,
     engine::{Engine, order::receive::Receipt, peer::ONE_SIDED, report::Message},
-    error::{Errno, HasErrno},
+    error::{Cause, Errno},
     flags::Flags,
     memory::Pieces,
     operation::{ReceiveOperation, ReceivePost, StoredPieces, Target, Unexpected, set_down},
@@ -14,7 +14,7 @@ use crate::{
     protocol::{claim::retrieves, fence::Earlier},
     scalable_endpoint::pair::Direction,
     tag_match::{ANY_SOURCE, Matcher, STICKY, SourceIndex},
-    transport::{Transport, Unreachable},
+    transport::Transport,
 };
 
 /// What makes a receive more than a buffer to be filled once.
@@ -124,7 +124,7 @@ impl<T: Transport> Engine<T> {
         let mut owner = post.owner.and_then(Option::take);
         let post = ReceivePost { owner: None, ..post };
         if let Err(refused) = self.receive(ReceivePost { owner: Some(&mut owner), ..post }) {
-            let why = Unreachable { errno: refused.errno(), reason: refused.to_string() };
+            let why = Cause::of(&refused);
             let operation = ReceiveOperation { owner, ..ReceiveOperation::from_post(post) };
             self.fail_receive(operation, None, 0, &why);
         }
@@ -178,7 +178,7 @@ impl<T: Transport> Engine<T> {
 
     /// Drops parked messages that their sender can no longer finish, which whoever has claimed one
     /// is told. Looks once through everything that is parked, however many they are.
-    pub(crate) fn forget_unexpected(&mut self, parked: &HashSet<u32>, why: &Unreachable) {
+    pub(crate) fn forget_unexpected(&mut self, parked: &HashSet<u32>, why: &Cause) {
         if parked.is_empty() {
             return;
         }
@@ -281,7 +281,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// A posted receive, already out of the matcher, fails.
-    pub(crate) fn fail_posted(&mut self, receive: u32, why: &Unreachable) {
+    pub(crate) fn fail_posted(&mut self, receive: u32, why: &Cause) {
         if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
             return self.fail_multi(receive, why);
         }
@@ -296,7 +296,7 @@ impl<T: Transport> Engine<T> {
         receive: u32,
         message: &Message,
         placed: u64,
-        why: &Unreachable,
+        why: &Cause,
     ) {
         if self.receives_in_order {
             let receipt = Receipt::Failed { receive, message: *message, placed, why: why.clone() };
@@ -311,7 +311,7 @@ impl<T: Transport> Engine<T> {
         receive: u32,
         message: &Message,
         placed: u64,
-        why: &Unreachable,
+        why: &Cause,
     ) {
         if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
             return self.fail_arriving_multi(receive, message, placed, why);
@@ -322,8 +322,8 @@ impl<T: Transport> Engine<T> {
     }
 }
 
-pub(crate) fn canceled() -> Unreachable {
-    Unreachable { errno: Errno::CANCELED, reason: "canceled by the application".into() }
+pub(crate) fn canceled() -> Cause {
+    Cause { errno: Errno::CANCELED, reason: "canceled by the application".into() }
 }
 
 impl ReceiveOperation {

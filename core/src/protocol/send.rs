@@ -10,12 +10,12 @@ use crate::{
         peer::PeerState,
         report::Counted,
     },
-    error::HasErrno,
+    error::{Cause, HasErrno},
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{Copied, SendOperation, SendPost, SendStage, StoredPieces, set_down},
     protocol::fence::Earlier,
-    transport::{PeerIndex, Room, Transport, Unreachable},
+    transport::{PeerIndex, Room, Transport},
     wire::{self, ENVELOPE_COST, Head, Kind},
 };
 
@@ -291,7 +291,7 @@ impl<T: Transport> Engine<T> {
     /// Fails a send that was left for the owner, and cannot be taken.
     pub(crate) fn refuse_submitted(&mut self, post: SendPost<'_>, refused: &PostError) {
         let reason = format!("before the send left: {refused}");
-        let error = post.failed(&Unreachable { errno: refused.errno(), reason });
+        let error = post.failed(&Cause { errno: refused.errno(), reason });
         let outcome = Outcome { counted: Counted::Sends, end: End::Failure(error) };
         match self.datagrams.is_some() {
             true => self.report_behind(0, outcome),
@@ -300,14 +300,14 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Fails a send that has no record.
-    pub(crate) fn fail_unsent(&mut self, post: SendPost<'_>, why: &Unreachable) {
+    pub(crate) fn fail_unsent(&mut self, post: SendPost<'_>, why: &Cause) {
         self.report_failure(Counted::Sends, post.failed(why));
     }
 }
 
 impl SendPost<'_> {
     /// The error of a send that has no record.
-    fn failed(self, why: &Unreachable) -> ErrorEntry {
+    fn failed(self, why: &Cause) -> ErrorEntry {
         let flags = (self.flags & (Flags::TAGGED | Flags::MSG)) | Flags::SEND;
         ErrorEntry {
             data: self.data,

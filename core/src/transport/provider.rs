@@ -1,6 +1,7 @@
 //! What makes transports, and what else a domain needs of the system.
 
-use super::{Bell, Service, Transport, Unreachable};
+use super::{Bell, Service, Transport};
+use crate::error::Cause;
 use crate::{address::Address, core_claim::ClaimedCore};
 
 /// What a transport is opened with.
@@ -35,22 +36,18 @@ pub trait Provider: Send + Sync + 'static {
     type Transport: Transport;
 
     /// Opens a reliable transport at `address`, with that key: see [`Opening`].
-    fn open(
-        &self,
-        address: Option<Address>,
-        auth_key: &[u8],
-    ) -> Result<Self::Transport, Unreachable> {
+    fn open(&self, address: Option<Address>, auth_key: &[u8]) -> Result<Self::Transport, Cause> {
         self.open_as(Opening { address, auth_key, ..Opening::default() })
     }
 
     /// Opens a transport.
-    fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Unreachable>;
+    fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Cause>;
 
     /// A bell of its own, to wake sleepers from other threads.
-    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable>;
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Cause>;
 
     /// Claims a core for a spinning helper: one a host, whatever its transport.
-    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
+    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Cause> {
         Ok(Box::new(ClaimedCore::new(core)?))
     }
 

@@ -16,13 +16,7 @@ mod receiving;
 mod sending;
 mod window;
 
-use std::{
-    collections::VecDeque,
-    mem::ManuallyDrop,
-    os::fd::RawFd,
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::VecDeque, mem::ManuallyDrop, os::fd::RawFd, sync::Arc, time::Instant};
 
 use kestrel_core::{
     address::Address,
