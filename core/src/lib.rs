@@ -62,11 +62,11 @@ pub mod wire;
 pub mod tag_match;
 
 // 7. What operations are made of.
+pub mod attachment;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod one_sided;
 pub mod operation;
-pub mod owned;
 
 // 8. Small structures below all that.
 pub mod bind_count;

@@ -151,7 +151,8 @@ impl Rig {
         let third = piece.len() / 3;
         let parts = [piece.part(0, third), piece.part(third, usize::MAX)];
         let pieces = if self.random.once_in(3) { Pieces::Many(&parts) } else { Pieces::One(piece) };
-        let post = SendPost { pieces, to, tag, data: 0, context, flags, region: None, owner: None };
+        let post =
+            SendPost { pieces, to, tag, data: 0, context, flags, region: None, attachment: None };
         if self.engine.send(post).is_err() {
             self.under_way.remove(&context);
         }
@@ -192,7 +193,7 @@ impl Rig {
             context,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         };
         if self.engine.remote(post).is_err() {
             self.under_way.remove(&context);
@@ -218,8 +219,16 @@ impl Rig {
             (0, 0)
         };
         let pieces = Pieces::One(piece);
-        let post =
-            ReceivePost { pieces, from, tag, ignore, context, flags, region: None, owner: None };
+        let post = ReceivePost {
+            pieces,
+            from,
+            tag,
+            ignore,
+            context,
+            flags,
+            region: None,
+            attachment: None,
+        };
         if self.engine.receive(post).is_err() {
             self.under_way.remove(&context);
         }
@@ -239,7 +248,7 @@ impl Rig {
             context,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         };
         if self.random.once_in(2) {
             post.flags = Flags::TAGGED | Flags::CLAIM;
@@ -268,7 +277,7 @@ impl Rig {
             context,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         };
         assert!(self.engine.receive(post).is_ok() || context == 1, "it was announced");
     }
@@ -441,7 +450,7 @@ fn a_message_that_is_read_although_it_is_lent_is_given_up() {
             context: 1,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         };
         let _ = rig.engine.receive(post);
         rig.world.arrive(Packet::lent(0, 5, LENGTH as u64));

@@ -191,7 +191,7 @@ impl CompletionStore {
         self.pop_copies(count, |at, entry| {
             take(at, entry);
             // Not inside of the next pop: who drops what it owned may come back here.
-            entry.owner = None;
+            entry.attachment = None;
         })
     }
 

@@ -6,11 +6,11 @@
 use super::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError, message::Refused};
 use crate::{
     address_vector::FI_ADDR_UNSPEC,
+    attachment::Attachment,
     buffering::{BUFFERED_LIMIT_DEFAULT, BUFFERED_MIN_DEFAULT, BufferingSetup},
     flags::Flags,
     memory::{Piece, Pieces},
     operation::ReceivePost,
-    owned::Owner,
     primitive::{AtomicU64, AtomicUsize, Ordering},
     transport::Provider,
 };
@@ -156,7 +156,7 @@ impl<P: Provider> Endpoint<P> {
             context,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         })
     }
 
@@ -179,8 +179,8 @@ impl<P: Provider> Endpoint<P> {
     /// # Errors
     /// As [`Self::look_at_announced`]; the buffer comes back.
     pub fn claim(&self, announced: u64, buffer: Vec<u8>, context: u64) -> Result<(), Refused> {
-        let (owner, piece) = Owner::new(buffer);
-        let mut owner = Some(owner);
+        let (attachment, piece) = Attachment::new(buffer);
+        let mut attachment = Some(attachment);
         let post = ReceivePost {
             pieces: Pieces::One(piece),
             from: FI_ADDR_UNSPEC,
@@ -189,11 +189,11 @@ impl<P: Provider> Endpoint<P> {
             context,
             flags: Flags::CLAIM | Flags::COMPLETION,
             region: None,
-            owner: Some(&mut owner),
+            attachment: Some(&mut attachment),
         };
         let result =
             self.unit().and_then(|unit| unit.with(|engine| engine.claim_as(announced, post))?);
-        result.map_err(|error| Refused { error, buffer: Owner::reclaim(owner) })
+        result.map_err(|error| Refused { error, buffer: Attachment::reclaim(attachment) })
     }
 
     /// Gives the memory of a message that was announced back. There is no completion.
@@ -209,7 +209,7 @@ impl<P: Provider> Endpoint<P> {
             context: 0,
             flags: Flags::DISCARD,
             region: None,
-            owner: None,
+            attachment: None,
         };
         self.unit()?.with(|engine| engine.claim_as(announced, post))?
     }

@@ -138,7 +138,7 @@ impl<T: Transport> Engine<T> {
             _ => return self.receive_with_care(receive, &{ message }),
         };
         // Before the payload is written, after which nothing is known of what lies in memory.
-        let ReceiveOperation { context, flags, owner, .. } = self.receives.remove(receive);
+        let ReceiveOperation { context, flags, attachment, .. } = self.receives.remove(receive);
         match tiny {
             Some(word) => piece.part(0, 8).write_word(word),
             None => self.transport.copy_out(0, piece.part(0, message.total)),
@@ -152,7 +152,7 @@ impl<T: Transport> Engine<T> {
             data: message.data,
             tag: message.tag,
             source,
-            owner,
+            attachment,
         });
     }
 

@@ -197,7 +197,7 @@ impl<T: Transport> Engine<T> {
     /// knows where the message lies; what counters count is the claim.
     fn announce(&mut self, parked: u32, context: u64, receive: Option<u32>) {
         let limit = self.buffering.as_ref().map_or(0, |buffering| buffering.setup.limit);
-        let owner = receive.and_then(|receive| self.receives.remove(receive).owner);
+        let attachment = receive.and_then(|receive| self.receives.remove(receive).attachment);
         let message = &mut self.unexpected[parked];
         let peer = message.peer;
         let more = if message.total > limit { Flags::MORE } else { Flags::empty() };
@@ -209,7 +209,7 @@ impl<T: Transport> Engine<T> {
             data: message.data,
             tag: message.tag,
             source: self.peers[peer as usize].fi_addr,
-            owner,
+            attachment,
         };
         let acknowledge = message.acknowledge.take();
         let announcer = self.buffering.as_ref().and_then(|buffering| buffering.announcer.as_ref());

@@ -109,7 +109,7 @@ impl<T: Transport> Engine<T> {
             data: message.data,
             tag: message.tag,
             source: self.peers[message.peer as usize].fi_addr,
-            owner: None,
+            attachment: None,
         };
         self.leave_multi(receive, Some((entry, message.peer)));
     }
@@ -138,7 +138,7 @@ impl<T: Transport> Engine<T> {
         match message {
             Some((mut entry, peer)) if !buffer.canceled => {
                 entry.flags |= Flags::MULTI_RECV.bits();
-                entry.owner = buffer.owner;
+                entry.attachment = buffer.attachment;
                 self.push_received(peer, entry);
             }
             message => {
@@ -164,7 +164,7 @@ impl<T: Transport> Engine<T> {
         let entry = Entry {
             context: buffer.context,
             flags: Flags::MULTI_RECV.bits(),
-            owner: buffer.owner,
+            attachment: buffer.attachment,
             ..Entry::default()
         };
         if let Some(queue) = &self.setup.receive.queue {

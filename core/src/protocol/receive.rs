@@ -121,11 +121,13 @@ impl<T: Transport> Engine<T> {
     /// an error completion.
     #[cold]
     pub(crate) fn receive_submitted(&mut self, post: ReceivePost<'_>) {
-        let mut owner = post.owner.and_then(Option::take);
-        let post = ReceivePost { owner: None, ..post };
-        if let Err(refused) = self.receive(ReceivePost { owner: Some(&mut owner), ..post }) {
+        let mut attachment = post.attachment.and_then(Option::take);
+        let post = ReceivePost { attachment: None, ..post };
+        if let Err(refused) =
+            self.receive(ReceivePost { attachment: Some(&mut attachment), ..post })
+        {
             let why = Cause::of(&refused);
-            let operation = ReceiveOperation { owner, ..ReceiveOperation::from_post(post) };
+            let operation = ReceiveOperation { attachment, ..ReceiveOperation::from_post(post) };
             self.fail_receive(operation, None, 0, &why);
         }
     }
@@ -342,7 +344,7 @@ impl ReceiveOperation {
             exhausted: false,
             canceled: false,
             region: None,
-            owner: post.owner.and_then(Option::take),
+            attachment: post.attachment.and_then(Option::take),
         }
     }
 }

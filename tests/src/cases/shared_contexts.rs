@@ -331,7 +331,7 @@ pub fn what_is_not_shared_is_refused<P: Provider>(bed: &Bed<P>) {
             context: 0,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         };
         assert_eq!(shared.post_receive(post), Err(PostError::BadFlags { flags }));
     }

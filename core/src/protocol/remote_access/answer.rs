@@ -1,13 +1,13 @@
 //! How a one-sided operation ends: the target's data or word, a death, a cancel.
 
 use crate::{
+    attachment::Attachment,
     completion_queue::{Entry, ErrorEntry},
     engine::{Engine, peer::ONE_SIDED, report::count_failure},
     error::{Cause, Errno},
     flags::Flags,
     one_sided::{Action, RemoteOperation, RemoteStage},
     operation::{StoredPieces, can_be_named},
-    owned::Owner,
     protocol::{fence::Earlier, receive::canceled},
     transport::{Arrival, PeerIndex, Transport},
 };
@@ -96,11 +96,11 @@ impl<T: Transport> Engine<T> {
             let served = &mut self.peers[operation.peer as usize].served;
             self.contests.of(operation.action.fetches()).finish(operation.total, run, served);
         }
-        let tally = Owner::take_tally(&mut operation.owner);
+        let tally = Attachment::take_tally(&mut operation.attachment);
         let entry = operation.flags.contains(Flags::COMPLETION).then(|| Entry {
             context: operation.context,
             flags: operation.action.completion_flags().bits(),
-            owner: operation.owner,
+            attachment: operation.attachment,
             ..Entry::default()
         });
         let named = (operation.peer, index | ONE_SIDED);
@@ -200,7 +200,7 @@ impl<T: Transport> Engine<T> {
             data: operation.data,
             source: peer.fi_addr,
             source_address: Some(peer.address),
-            owner: operation.owner,
+            attachment: operation.attachment,
             ..ErrorEntry::new(operation.context, flags, why.errno, why.reason.clone())
         };
         self.fail((operation.peer, index | ONE_SIDED), operation.action.counted(), entry);
@@ -244,8 +244,8 @@ impl<T: Transport> Engine<T> {
             operation.discarded = true;
             operation.run = None;
             operation.results = StoredPieces::EMPTY;
-            count_failure(Owner::take_tally(&mut operation.owner), None);
-            operation.owner = None;
+            count_failure(Attachment::take_tally(&mut operation.attachment), None);
+            operation.attachment = None;
         }
     }
 

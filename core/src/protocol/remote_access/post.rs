@@ -133,7 +133,7 @@ impl<T: Transport> Engine<T> {
         let flags = operation.action.completion_flags();
         let error = ErrorEntry {
             data: operation.data,
-            owner: operation.owner,
+            attachment: operation.attachment,
             ..ErrorEntry::new(operation.context, flags, why.errno, why.reason.clone())
         };
         self.report_failure(operation.action.counted(), error);
