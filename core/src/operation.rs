@@ -394,7 +394,7 @@ pub enum Target {
     },
     /// The body of an unexpected message: its index.
     Unexpected(u32),
-    /// The same where messages are announced: as much of it as will be buffered.
+    /// The body of a message that is announced: its index. As much of it as will be buffered.
     Buffered(u32),
     /// Nowhere.
     Nowhere,

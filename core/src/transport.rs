@@ -50,7 +50,8 @@ pub struct Limits {
     pub prefix: usize,
     /// A message of this length or more is left for the receiver to read, where it can.
     pub single_copy: usize,
-    /// The same in a stream, whose receiver is busy with what came before.
+    /// A message of this length or more is left for the receiver to read in a stream, whose receiver is
+    /// busy with what came before.
     pub single_copy_streaming: usize,
     /// Packets may be faster: both are tried, and what is faster is done.
     pub contested: bool,

@@ -70,14 +70,14 @@ impl Side {
         self.fail_counted_by(self.counter.as_deref(), error);
     }
 
-    /// The same of what has a counter of its own.
+    /// Reports a failure, counted by `counter`.
     fn fail_counted_by(&self, counter: Option<&CounterCell>, mut error: ErrorEntry) {
         let tally = Attachment::take_tally(&mut error.attachment);
         self.fail_uncounted(error);
         count_failure(tally, counter);
     }
 
-    /// The same of a peek, which receives nothing, so that no counter counts it.
+    /// Reports the failure of a peek, which receives nothing, so that no counter counts it.
     pub fn fail_uncounted(&self, mut error: ErrorEntry) {
         if let Some(queue) = &self.queue {
             error.context = self.blame(error.context);
@@ -194,7 +194,7 @@ impl<T: Transport> Engine<T> {
         self.report_success(counted, entry, tally);
     }
 
-    /// The same of one that failed.
+    /// An operation to a peer, which had that index, has failed.
     #[cold]
     pub(crate) fn fail(
         &mut self,

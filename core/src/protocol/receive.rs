@@ -55,8 +55,8 @@ impl<T: Transport> Engine<T> {
         self.receive_as::<false>(source, post)
     }
 
-    /// The same where whom it is for is not in the address vector. What retrieves a claimed message names
-    /// that by its context, and who sent it may have been removed since.
+    /// Posts a receive from somebody who is not in the address vector. What retrieves a claimed message
+    /// names that by its context, and who sent it may have been removed since.
     #[cold]
     #[inline(never)]
     fn receive_from_nobody(&mut self, post: ReceivePost<'_>) -> Result<(), PostError> {
@@ -68,8 +68,8 @@ impl<T: Transport> Engine<T> {
         posted
     }
 
-    /// The same where the post says which region its buffer lies in. Apart, since the others would pay
-    /// for what they have not.
+    /// Posts a receive that says which region its buffer lies in. Apart, since the others would pay for
+    /// what they have not.
     #[inline(never)]
     fn receive_in_region(
         &mut self,
@@ -212,7 +212,8 @@ impl<T: Transport> Engine<T> {
         self.posted_and_receives(posted).map(|(matcher, _)| matcher)
     }
 
-    /// The same, and the receives that it has the numbers of.
+    /// The matcher that receives of this kind are posted to, and the receives that it has the numbers
+    /// of.
     fn posted_and_receives(
         &mut self,
         posted: Posted,

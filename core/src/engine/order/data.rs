@@ -105,7 +105,7 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// The same of a message that came at once: the last arrival.
+    /// Holds a message back that came at once, and whose turn it is not: the last arrival.
     #[cold]
     #[inline(never)]
     pub(crate) fn hold_whole(&mut self, target: Target, message: &Message) {

@@ -89,7 +89,7 @@ impl<T: Transport> Engine<T> {
         self.report_from(peer, turn);
     }
 
-    /// The same of a send that has left at once.
+    /// Reports a send that has left at once, in its turn.
     pub(crate) fn report_sent_behind(
         &mut self,
         peer: PeerIndex,
