@@ -95,7 +95,7 @@ impl<T: Transport> Engine<T> {
         (record.withdrawn_by_it, record.has_announced) = (0, false);
         // It is there.
         (record.unanswered, record.refused) = (None, None);
-        self.count_alone(peer);
+        self.attribute_to_itself(peer);
         self.note_shared_source(peer);
         if self.hears(peer) {
             self.open_flow(peer);

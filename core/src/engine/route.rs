@@ -91,7 +91,7 @@ impl<T: Transport> Engine<T> {
         record.takes_turns = self.datagrams.is_some() && self.transmit_order.is_some();
         self.by_address.insert((address, key), peer);
         self.note_named(peer, 0);
-        self.count_at_once(peer, peer);
+        self.attribute_at_once(peer, peer);
         peer
     }
 
