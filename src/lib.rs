@@ -61,6 +61,7 @@ pub mod objects;
 pub mod rdma;
 pub mod settings;
 
+pub use composite::Traffic;
 pub use discovery::{DiscoveryError, discover, discover_at};
 pub use objects::{
     CompletionQueue, ConnectionRequest, Counter, Domain, Endpoint, Group, PassiveEndpoint,
@@ -112,12 +113,16 @@ pub use kestrel_core::{
     memory::{Piece, Pieces},
     one_sided::{AtomicPost, RMA_IOV_LIMIT, RemoteSegment, RmaPost},
     operation::{IOV_LIMIT, ReceivePost, SendPost},
-    protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
+    protocol::{
+        atomic::{AtomicCall, AtomicOperation, Datatype, Form},
+        datagram::Dropped,
+    },
     socket_endpoint::Received,
     triggered::Change,
 };
 
 // What goes wrong.
+pub use address_vectors::OpenVectorError;
 pub use kestrel_core::{
     bind_count::BindError,
     completion_counter::WaitError,
@@ -130,3 +135,4 @@ pub use kestrel_core::{
     memory_region::MemoryRegionError,
     socket_endpoint::SocketError,
 };
+pub use settings::BadSettings;

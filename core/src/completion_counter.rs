@@ -182,6 +182,9 @@ impl<P: Provider> CompletionCounter<P> {
     }
 
     /// As [`Self::prepare_wait`], for who looks again soon where the wait says that it has to.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn prepare_nap(&self, seen: (u64, u64)) -> Option<CounterWait<P>> {
         if self.domain.provider().forked() {
             return None;

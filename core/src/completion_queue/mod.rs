@@ -136,6 +136,9 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     /// What is bound to it: endpoints count themselves in and out here, and so do poll sets.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn binds(&self) -> &BindCount {
         &self.bound
     }

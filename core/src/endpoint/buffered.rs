@@ -101,6 +101,9 @@ impl<P: Provider> Endpoint<P> {
     /// Whether a receive with these flags and its family's has buffers that nobody looks at: it is a
     /// discard, or a tag of messages that are buffered. "Tags are posted using fi_trecv, fi_trecvv,
     /// and fi_trecvmsg; however, parameters related to the input buffers are ignored" (fi_tagged(3)).
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn ignores_buffers(&self, flags: Flags) -> bool {
         let plain = self.enabled.get().is_some_and(|enabled| enabled.receive.is_plain(flags));
@@ -121,6 +124,9 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// What events call the endpoint where nobody says otherwise: see [`Self::announce_as`].
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn known_as(&self) -> u64 {
         self.buffering.announced_as.load(Ordering::Relaxed)
     }
@@ -128,6 +134,9 @@ impl<P: Provider> Endpoint<P> {
     /// Says what announcements of untagged messages call the endpoint, and events in the queue of
     /// its domain. Has to be said before the
     /// endpoint is enabled.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn announce_as(&self, fid: u64) {
         self.buffering.announced_as.store(fid, Ordering::Relaxed);
     }

@@ -177,8 +177,11 @@ impl<P: Provider> Endpoint<P> {
 
     /// Asks the transport something that only it knows. Cold.
     ///
+    /// For kestrel's own crates.
+    ///
     /// # Errors
     /// The endpoint is not enabled, or closed.
+    #[doc(hidden)]
     pub fn inspect<R>(&self, ask: impl FnOnce(&P::Transport) -> R) -> Result<R, PostError> {
         self.unit()?.with(|engine| ask(&engine.transport))
     }
