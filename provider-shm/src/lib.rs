@@ -2,7 +2,8 @@
 //!
 //! In reading order, the control plane (everything cold):
 //!
-//! 1. [`station`]: an endpoint's presence on this host: its address, its events, its doorbell.
+//! 1. [`station`]: an endpoint's presence on this host: its address, its events, its doorbell;
+//!    `station_error`: why there is none, or no connection of it.
 //! 2. [`region`]: sealed memory that passes between processes: lanes and chunk pools.
 //! 3. [`doorbell`]: the eventfd that wakes a sleeping peer.
 //! 4. `control`: the one sleeping thread a process that answers and starts handshakes; `sys`: the
@@ -55,6 +56,7 @@ pub mod provider;
 #[allow(unsafe_code)]
 pub mod region;
 pub mod station;
+mod station_error;
 #[allow(unsafe_code)]
 mod sys;
 #[allow(unsafe_code)]
