@@ -12,10 +12,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
 use kestrel_core::{
     address::{Address, AddressFormat},
     config::Config,
-    error::{Errno, HasErrno},
+    error::{Cause, Errno, HasErrno},
     info::{ApiVersion, EndpointType, Hints, Info, Offer, Rejection, negotiate},
     socket_endpoint::{SEND_BUFFER, SocketKind},
-    transport::Unreachable,
 };
 
 use crate::settings::{self, BadSettings};
@@ -53,7 +52,7 @@ pub enum DiscoveryError {
     },
     /// RDMA alone was asked for, and there is no device.
     #[error("FI_KESTREL_TRANSPORT=verbs: {}", .0.reason)]
-    NoDevice(Unreachable),
+    NoDevice(Cause),
     /// The environment has parameters that cannot be used.
     #[error(transparent)]
     Settings(#[from] BadSettings),

@@ -61,6 +61,7 @@ pub mod objects;
 pub mod rdma;
 pub mod settings;
 
+pub use composite::Traffic;
 pub use discovery::{DiscoveryError, discover, discover_at};
 pub use objects::{
     CompletionQueue, ConnectionRequest, Counter, Domain, Endpoint, Group, PassiveEndpoint,
@@ -88,12 +89,11 @@ pub use kestrel_core::{
 
 // How objects are opened.
 pub use kestrel_core::{
-    completion_queue::store::Sharing,
     config::{
         CmaPolicy, Config, ConfigError, ConnectBy, CoreSet, LaneChunks, PARAMETERS, Parameter,
         TransportChoice,
     },
-    domain::{DomainOptions, ProgressMode},
+    domain::{DomainOptions, ProgressMode, Sharing},
     endpoint::{
         DefaultFlags, EndpointOptions, OptionName,
         owned::{OwnedReceive, OwnedSend},
@@ -113,12 +113,16 @@ pub use kestrel_core::{
     memory::{Piece, Pieces},
     one_sided::{AtomicPost, RMA_IOV_LIMIT, RemoteSegment, RmaPost},
     operation::{IOV_LIMIT, ReceivePost, SendPost},
-    protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
+    protocol::{
+        atomic::{AtomicCall, AtomicOperation, Datatype, Form},
+        datagram::Dropped,
+    },
     socket_endpoint::Received,
     triggered::Change,
 };
 
 // What goes wrong.
+pub use address_vectors::OpenVectorError;
 pub use kestrel_core::{
     bind_count::BindError,
     completion_counter::WaitError,
@@ -126,9 +130,9 @@ pub use kestrel_core::{
     connection::ConnectionError,
     domain::OpenError,
     endpoint::{EndpointError, GroupError, PostError, message::Refused, owned::RefusedBuffers},
-    error::{Errno, HasErrno},
+    error::{Cause, Errno, HasErrno},
     event_queue::EventQueueError,
     memory_region::MemoryRegionError,
     socket_endpoint::SocketError,
-    transport::Unreachable,
 };
+pub use settings::BadSettings;

@@ -7,12 +7,11 @@ use kestrel_core::{
     config::{Config, TransportChoice},
     domain::{DomainOptions, OpenError},
     endpoint::{EndpointOptions, PostError},
-    error::{Errno, HasErrno},
+    error::{Cause, Errno},
     flags::Flags,
     info::{CompletionOrder, EndpointType, Info, Mode, RX_CAPS, SHARED_CONTEXT, TX_CAPS},
     scalable_endpoint::ContextCounts,
     socket_endpoint::{SocketError, SocketKind},
-    transport::Unreachable,
 };
 use kestrel_shm::ShmProvider;
 use kestrel_verbs::VerbsProvider;
@@ -85,9 +84,7 @@ pub unsafe fn open_domain_exclusive(info: &Info) -> Result<Arc<Domain>, OpenErro
 }
 
 fn settings_of_environment() -> Result<Config, OpenError> {
-    settings::from_environment().map_err(|error| {
-        OpenError::Refused(Unreachable { errno: error.errno(), reason: error.to_string() })
-    })
+    settings::from_environment().map_err(|error| OpenError::Refused(Cause::of(&error)))
 }
 
 /// What opening a domain takes, by settings that were read already: for
@@ -112,7 +109,7 @@ pub fn domain_parts(
 ///
 /// # Errors
 /// There is no such domain, or what the settings insist on cannot be had.
-pub fn provider(config: &Config, domain: &str, auth_key: &[u8]) -> Result<Provider, Unreachable> {
+pub fn provider(config: &Config, domain: &str, auth_key: &[u8]) -> Result<Provider, Cause> {
     let mut shm = settings::shm_options(config);
     shm.auth_key = auth_key.to_vec();
     let near = ShmProvider::new(shm)?;
@@ -136,8 +133,8 @@ pub fn provider(config: &Config, domain: &str, auth_key: &[u8]) -> Result<Provid
     })
 }
 
-fn refused(reason: String) -> Unreachable {
-    Unreachable { errno: Errno::NODEV, reason }
+fn refused(reason: String) -> Cause {
+    Cause { errno: Errno::NODEV, reason }
 }
 
 /// What `endpoint` sent so far, and through which transport.
@@ -171,7 +168,7 @@ pub fn open_socket(domain: &Arc<Domain>, info: &Info) -> Result<SocketEndpoint, 
 
 fn another_type(info: &Info, call: &str) -> OpenError {
     let reason = format!("{call} opens no endpoint of type {}", info.endpoint.kind);
-    OpenError::Refused(Unreachable { errno: Errno::INVAL, reason })
+    OpenError::Refused(Cause { errno: Errno::INVAL, reason })
 }
 
 /// Opens a scalable endpoint as `info` describes it, at `info.source` if that is given: with as

@@ -4,9 +4,8 @@ use std::net::IpAddr;
 
 use kestrel_core::{
     config::{Config, TransportChoice},
-    error::{Errno, HasErrno},
+    error::{Cause, Errno},
     info::Nic,
-    transport::Unreachable,
 };
 pub use kestrel_verbs::device::{Gid, GidKind, LinkLayer};
 use kestrel_verbs::{
@@ -139,7 +138,7 @@ struct Host {
 ///
 /// # Errors
 /// Why there are none.
-pub fn devices(config: &Config) -> Result<Vec<RdmaDevice>, Unreachable> {
+pub fn devices(config: &Config) -> Result<Vec<RdmaDevice>, Cause> {
     let all = all(config)?;
     let host =
         Host { interfaces: Interfaces::of_host(), has_manager: kestrel_verbs::has_manager() };
@@ -152,7 +151,7 @@ pub fn devices(config: &Config) -> Result<Vec<RdmaDevice>, Unreachable> {
 ///
 /// # Errors
 /// Why there are no devices.
-pub fn ports(config: &Config) -> Result<Vec<RdmaPort>, Unreachable> {
+pub fn ports(config: &Config) -> Result<Vec<RdmaPort>, Cause> {
     Ok(ports_of(&all(config)?, &config.device))
 }
 
@@ -167,15 +166,14 @@ fn is_named(device: &Device, name: &str) -> bool {
     name.is_empty() || device.name == name
 }
 
-fn all(config: &Config) -> Result<Vec<Device>, Unreachable> {
+fn all(config: &Config) -> Result<Vec<Device>, Cause> {
     if config.transport == TransportChoice::Shm {
         return Err(no_device("FI_KESTREL_TRANSPORT=shm".into()));
     }
-    kestrel_verbs::devices()
-        .map_err(|error| Unreachable { errno: error.errno(), reason: error.to_string() })
+    kestrel_verbs::devices().map_err(|error| Cause::of(&error))
 }
 
-fn choose(all: &[Device], name: &str, host: &Host) -> Result<Vec<RdmaDevice>, Unreachable> {
+fn choose(all: &[Device], name: &str, host: &Host) -> Result<Vec<RdmaDevice>, Cause> {
     let named = |device: &&Device| is_named(device, name);
     let of = |device| RdmaDevice::of(device, host);
     let chosen: Vec<_> = all.iter().filter(named).filter_map(of).collect();
@@ -191,15 +189,15 @@ fn choose(all: &[Device], name: &str, host: &Host) -> Result<Vec<RdmaDevice>, Un
     }))
 }
 
-fn no_device(reason: String) -> Unreachable {
-    Unreachable { errno: Errno::NODEV, reason }
+fn no_device(reason: String) -> Cause {
+    Cause { errno: Errno::NODEV, reason }
 }
 
 /// Makes the device of that name ready for endpoints.
 ///
 /// # Errors
 /// There is no such device, or it cannot be used, and why.
-pub fn open(config: &Config, name: &str, auth_key: &[u8]) -> Result<VerbsProvider, Unreachable> {
+pub fn open(config: &Config, name: &str, auth_key: &[u8]) -> Result<VerbsProvider, Cause> {
     if config.transport == TransportChoice::Shm {
         let reason = format!("FI_KESTREL_TRANSPORT=shm does not go with the domain {name}");
         return Err(no_device(reason));
@@ -328,7 +326,7 @@ pub(crate) mod tests {
     }
 
     /// What would be offered where there are several devices.
-    pub(crate) fn chosen(config: &Config) -> Result<Vec<RdmaDevice>, Unreachable> {
+    pub(crate) fn chosen(config: &Config) -> Result<Vec<RdmaDevice>, Cause> {
         choose(&several(), &config.device, &plain())
     }
 

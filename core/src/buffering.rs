@@ -9,10 +9,11 @@ use std::{
 use crate::{
     completion_queue::{announcers::Announcer, store::CompletionStore},
     engine::peer::CREDIT_FIRST,
+    error::Cause,
     flags::Flags,
     primitive::{AtomicU64, Ordering},
     tag_match::Matcher,
-    transport::{PeerIndex, Unreachable},
+    transport::PeerIndex,
 };
 
 /// Among the flags of a posted receive: its endpoint buffers messages. As an operation flag the bit
@@ -73,7 +74,7 @@ pub(crate) enum Stage {
     /// The application has to claim or to discard it.
     Announced,
     /// The same, but its sender has gone with what is missing.
-    Lost(Unreachable),
+    Lost(Cause),
 }
 
 /// What there is of a buffered message beside the parked one.
@@ -224,7 +225,7 @@ impl Buffering {
     }
 
     /// The sender of an announced message has gone.
-    pub(crate) fn note_lost(&mut self, parked: u32, why: &Unreachable) {
+    pub(crate) fn note_lost(&mut self, parked: u32, why: &Cause) {
         if let Some(message) = self.messages.get_mut(&parked) {
             message.stage = Stage::Lost(why.clone());
         }

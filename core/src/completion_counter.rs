@@ -12,9 +12,9 @@ use crate::{
     bind_count::BindError,
     counter::CounterCell,
     domain::Domain,
+    driven_units::{Armed, DrivenUnits},
     engine::{BURST_MAX, idle::Idle, sleep::rest, unit::Unit},
     error::{Errno, HasErrno},
-    poll_set::{Armed, PollSet},
     primitive::{AtomicBool, Ordering},
     sleepers::Entered,
     transport::{Bell, Provider, Transport},
@@ -57,7 +57,7 @@ impl HasErrno for WaitError {
 pub struct CompletionCounter<P: Provider> {
     domain: Arc<Domain<P>>,
     counter: Arc<CounterCell>,
-    units: PollSet<P>,
+    units: DrivenUnits<P>,
     /// Bound to a memory region: any endpoint of the domain may add to it.
     drives_domain: AtomicBool,
     idle: Idle,
@@ -78,7 +78,7 @@ impl<P: Provider> CompletionCounter<P> {
         Arc::new(CompletionCounter {
             domain: domain.clone(),
             counter: Arc::new(CounterCell::default()),
-            units: PollSet::new(domain.sharing()),
+            units: DrivenUnits::new(domain.sharing()),
             drives_domain: AtomicBool::new(false),
             idle: Idle::default(),
         })
@@ -94,7 +94,7 @@ impl<P: Provider> CompletionCounter<P> {
         &self.counter
     }
 
-    pub(crate) fn units(&self) -> &PollSet<P> {
+    pub(crate) fn units(&self) -> &DrivenUnits<P> {
         &self.units
     }
 
@@ -111,7 +111,7 @@ impl<P: Provider> CompletionCounter<P> {
     }
 
     /// The endpoints that reading it drives.
-    fn driven(&self) -> &PollSet<P> {
+    fn driven(&self) -> &DrivenUnits<P> {
         if self.drives_domain.load(Ordering::Relaxed) { self.domain.units() } else { &self.units }
     }
 
@@ -182,6 +182,9 @@ impl<P: Provider> CompletionCounter<P> {
     }
 
     /// As [`Self::prepare_wait`], for who looks again soon where the wait says that it has to.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn prepare_nap(&self, seen: (u64, u64)) -> Option<CounterWait<P>> {
         if self.domain.provider().forked() {
             return None;

@@ -9,21 +9,29 @@ use std::{
 
 use crate::{
     bind_count::{BindCount, BindError},
-    completion_queue::store::Sharing,
     config::Config,
     counter::CounterCell,
+    driven_units::DrivenUnits,
     engine::{progress::Helper, unit::Unit},
-    error::{Errno, HasErrno},
+    error::{Cause, Errno, HasErrno},
     event_queue::EventQueue,
     info::MemoryRegionMode,
     memory_region::MemoryRegionRegistry,
     operation::IOV_LIMIT,
-    poll_set::PollSet,
     protocol::atomic::AtomicCall,
     socket_endpoint::driver::SocketDriver,
-    transport::{Provider, Unreachable},
+    transport::Provider,
     triggered::Deferrals,
 };
+
+/// Who may call a domain's objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// One thread at a time, as the application promised (`FI_THREAD_DOMAIN`).
+    Exclusive,
+    /// Any thread at any time.
+    Shared,
+}
 
 /// Why an object could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +39,7 @@ use crate::{
 pub enum OpenError {
     /// The transport or the system refused.
     #[error("{}", .0.reason)]
-    Refused(Unreachable),
+    Refused(Cause),
     /// The process is a forked child of the one that opened the domain.
     #[error("a forked child cannot use its parent's domain")]
     ForkedChild,
@@ -54,8 +62,8 @@ pub enum OpenError {
     NoThread(String),
 }
 
-impl From<Unreachable> for OpenError {
-    fn from(reason: Unreachable) -> Self {
+impl From<Cause> for OpenError {
+    fn from(reason: Cause) -> Self {
         OpenError::Refused(reason)
     }
 }
@@ -124,7 +132,7 @@ pub struct Domain<P: Provider> {
     adapter_atomics: bool,
     sharing: Sharing,
     options: DomainOptions,
-    units: Arc<PollSet<P>>,
+    units: Arc<DrivenUnits<P>>,
     /// Its `Drop` ends the thread.
     helper: Option<Helper>,
     memory_regions: Arc<MemoryRegionRegistry>,
@@ -194,7 +202,7 @@ impl<P: Provider> Domain<P> {
         if provider.forked() {
             return Err(OpenError::ForkedChild);
         }
-        let units = Arc::new(PollSet::new(sharing));
+        let units = Arc::new(DrivenUnits::new(sharing));
         let helper = match &options.progress {
             ProgressMode::Manual => None,
             ProgressMode::Automatic => Some(Helper::sleeping(&provider, units.clone())?),
@@ -292,7 +300,7 @@ impl<P: Provider> Domain<P> {
     }
 
     /// Every endpoint of the domain.
-    pub(crate) fn units(&self) -> &PollSet<P> {
+    pub(crate) fn units(&self) -> &DrivenUnits<P> {
         &self.units
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Each object has an error enum of its own, beside the object; all of them, and what wraps
 //! one to give buffers back, answer [`HasErrno::errno`], so that a caller (the C door above
-//! all) can report the number that the manual pages name.
+//! all) can report the number that the manual pages name. [`Cause`] is such an error where
+//! nobody decides by it any more: its number and its words.
 
 use std::fmt;
 
@@ -99,4 +100,28 @@ impl fmt::Display for Errno {
 pub trait HasErrno {
     /// The positive error number that the manual pages name for this error.
     fn errno(&self) -> Errno;
+}
+
+/// Why something failed, in a number and in words: a peer that cannot be reached, a message that was
+/// cut, an operation that was canceled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Cause {
+    /// The number for the error completion.
+    pub errno: Errno,
+    /// The reason in words, for the log and `strerror`.
+    pub reason: String,
+}
+
+impl Cause {
+    /// What `error` says of itself.
+    pub fn of(error: &(impl HasErrno + fmt::Display)) -> Cause {
+        Cause { errno: error.errno(), reason: error.to_string() }
+    }
+}
+
+impl HasErrno for Cause {
+    fn errno(&self) -> Errno {
+        self.errno
+    }
 }

@@ -300,6 +300,9 @@ impl EventQueue {
     /// Has `notify` called after everything that is added, from the thread
     /// that adds it and outside the queue's mutex; at once, if something is
     /// there already. It replaces the hook before.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn set_notify(&self, notify: Box<dyn Fn() + Send + Sync>) {
         let notify: Notify = notify.into();
         let mut queues = self.lock();
@@ -312,6 +315,9 @@ impl EventQueue {
     }
 
     /// The objects bound to it: they count themselves in and out here.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn binds(&self) -> &BindCount {
         &self.binds
     }

@@ -49,9 +49,9 @@ pub mod socket_endpoint;
 pub mod triggered;
 
 // 4. What drives them.
-pub mod engine;
 #[allow(unsafe_code)]
-pub mod poll_set;
+pub mod driven_units;
+pub mod engine;
 
 // 5. What is said to peers.
 pub mod buffering;
@@ -62,11 +62,11 @@ pub mod wire;
 pub mod tag_match;
 
 // 7. What operations are made of.
+pub mod attachment;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod one_sided;
 pub mod operation;
-pub mod owned;
 
 // 8. Small structures below all that.
 pub mod bind_count;
@@ -78,7 +78,8 @@ pub mod primitive;
 pub mod ring;
 pub mod sleepers;
 
-// Forked children, open files, and threads of ours.
+// Claimed cores, forked children, open files, and threads of ours.
+pub mod core_claim;
 #[allow(unsafe_code)]
 pub mod fork_guard;
 pub mod open_files;

@@ -177,6 +177,9 @@ impl MemoryRegion {
     }
 
     /// The endpoints and counters bound to it: they count themselves in and out here.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn binds(&self) -> &BindCount {
         &self.binds
     }

@@ -1,12 +1,12 @@
 //! One-sided operations: what a caller posts, and what the engine keeps of it.
 
 use crate::{
+    attachment::Attachment,
     engine::report::Counted,
     flags::Flags,
     memory::{Piece, Pieces},
     memory_region::descriptor::Descriptor,
-    operation::{Lent, StoredPieces},
-    owned::Owner,
+    operation::{AttachmentSlot, StoredPieces},
     protocol::{
         atomic::{AtomicCall, Form},
         contest::Run,
@@ -51,7 +51,7 @@ pub struct RmaPost<'a> {
     /// for the registration.
     pub region: Option<Descriptor>,
     /// The buffer of a safe operation: taken if the post succeeds.
-    pub owner: Lent<'a>,
+    pub attachment: AttachmentSlot<'a>,
 }
 
 /// An atomic operation of any form, as posted. Pieces and segments hold whole elements.
@@ -141,7 +141,7 @@ pub struct RemotePost<'a> {
     /// As posted.
     pub region: Option<Descriptor>,
     /// The buffer of a safe operation.
-    pub owner: Lent<'a>,
+    pub attachment: AttachmentSlot<'a>,
 }
 
 /// Remote segments that outlive the post.
@@ -248,7 +248,7 @@ pub struct RemoteOperation {
     /// Its context is closed: its end is awaited, and told to nobody.
     pub discarded: bool,
     /// As posted.
-    pub owner: Option<Owner>,
+    pub attachment: Option<Attachment>,
 }
 
 impl RemoteOperation {
@@ -277,7 +277,7 @@ impl RemoteOperation {
             landed: false,
             refusals: 0,
             discarded: false,
-            owner: post.owner.and_then(Option::take),
+            attachment: post.attachment.and_then(Option::take),
         }
     }
 

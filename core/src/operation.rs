@@ -1,12 +1,12 @@
 //! Operations: what a caller posts, and what the engine keeps of it.
 
 use crate::{
+    attachment::Attachment,
     endpoint::PostError,
     engine::regions::Noted,
     flags::Flags,
     memory::{Piece, Pieces},
     memory_region::descriptor::Descriptor,
-    owned::Owner,
     protocol::{contest::Run, fetch::Fetch},
     transport::PeerIndex,
     window::{Loan, OwnRegistration},
@@ -17,8 +17,8 @@ pub const IOV_LIMIT: usize = 8;
 /// The longest message and the longest one-sided operation (`max_msg_size`). Units: bytes.
 pub const MESSAGE_MAX: usize = 1 << 40;
 
-/// A safe operation's buffer, which stays with the caller if the post is refused.
-pub type Lent<'a> = Option<&'a mut Option<Owner>>;
+/// Where the caller keeps what a post carries: taken from there, unless the post is refused.
+pub type AttachmentSlot<'a> = Option<&'a mut Option<Attachment>>;
 
 /// The same post at a place of its own, for a function that is not inlined: the post itself then need
 /// not lie in memory, and most posts never do.
@@ -47,7 +47,7 @@ pub struct SendPost<'a> {
     /// messages, and need not make one each.
     pub region: Option<Descriptor>,
     /// The buffer of a safe operation: taken if the post succeeds.
-    pub owner: Lent<'a>,
+    pub attachment: AttachmentSlot<'a>,
 }
 
 impl SendPost<'_> {
@@ -132,7 +132,7 @@ pub struct ReceivePost<'a> {
     /// messages, and need not make one each.
     pub region: Option<Descriptor>,
     /// The buffer of a safe operation: taken if the post succeeds.
-    pub owner: Lent<'a>,
+    pub attachment: AttachmentSlot<'a>,
 }
 
 /// Scatter-gather entries that outlive the post.
@@ -233,7 +233,7 @@ pub struct SendOperation {
     /// As posted.
     pub region: Option<Descriptor>,
     /// As posted.
-    pub owner: Option<Owner>,
+    pub attachment: Option<Attachment>,
 }
 
 /// A posted receive.
@@ -256,7 +256,7 @@ pub struct ReceiveOperation {
     /// Where the engine remembers the region that its buffer lies in.
     pub region: Option<Noted>,
     /// As posted.
-    pub owner: Option<Owner>,
+    pub attachment: Option<Attachment>,
 }
 
 impl ReceiveOperation {
@@ -271,7 +271,7 @@ impl ReceiveOperation {
             exhausted: false,
             canceled: false,
             region: None,
-            owner: None,
+            attachment: None,
         }
     }
 }
@@ -394,7 +394,7 @@ pub enum Target {
     },
     /// The body of an unexpected message: its index.
     Unexpected(u32),
-    /// The same where messages are announced: as much of it as will be buffered.
+    /// The body of a message that is announced: its index. As much of it as will be buffered.
     Buffered(u32),
     /// Nowhere.
     Nowhere,

@@ -11,11 +11,12 @@ use std::{os::fd::RawFd, time::Duration};
 use crate::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
-    error::{Errno, HasErrno},
     memory::Piece,
     wire::Head,
 };
 
+#[allow(unsafe_code)]
+mod bell;
 mod confirmation;
 mod event;
 mod multicast;
@@ -23,10 +24,11 @@ mod provider;
 mod single_copy;
 mod windows;
 
+pub use bell::{Bell, wait_any};
 pub use confirmation::Confirmation;
 pub use event::TransportEvent;
 pub use multicast::Multicast;
-pub use provider::{Bell, CoreClaim, Opening, Provider};
+pub use provider::{CoreClaim, Opening, Provider};
 pub use single_copy::SingleCopy;
 pub use windows::Windows;
 
@@ -48,7 +50,8 @@ pub struct Limits {
     pub prefix: usize,
     /// A message of this length or more is left for the receiver to read, where it can.
     pub single_copy: usize,
-    /// The same in a stream, whose receiver is busy with what came before.
+    /// A message of this length or more is left for the receiver to read in a stream, whose receiver is
+    /// busy with what came before.
     pub single_copy_streaming: usize,
     /// Packets may be faster: both are tried, and what is faster is done.
     pub contested: bool,
@@ -82,22 +85,6 @@ pub struct Arrival {
     /// The payload, if it has 8 bytes and was next to the head: fetched with it, since that is
     /// what most small messages are.
     pub tiny: Option<u64>,
-}
-
-/// Why a peer cannot be reached, or can no longer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct Unreachable {
-    /// The number for the error completion.
-    pub errno: Errno,
-    /// The reason in words, for the log and `strerror`.
-    pub reason: String,
-}
-
-impl HasErrno for Unreachable {
-    fn errno(&self) -> Errno {
-        self.errno
-    }
 }
 
 /// The audience of a registration that every peer with a window can reach, by a number that it
@@ -270,5 +257,7 @@ pub trait Transport:
     fn bell(&self) -> RawFd;
 
     /// Sleeps until one of `bells` is readable or `timeout` is over.
-    fn sleep(bells: &[RawFd], timeout: Option<Duration>);
+    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
+        wait_any(bells, timeout);
+    }
 }

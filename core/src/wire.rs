@@ -35,7 +35,8 @@ pub enum Kind {
     Bye = 7,
     /// Bytes for a stretch of registered memory. Word: operation. Words: `key, address`.
     Write = 8,
-    /// The same with remote CQ data. Words: `key, address, data`.
+    /// Bytes for a stretch of registered memory, with remote CQ data. Word: operation. Words: `key,
+    /// address, data`.
     WriteData = 9,
     /// Some of the bytes for a longer stretch. Word: operation. Words: `key,
     /// address, length, offset, data`: address and length of the stretch.
@@ -57,9 +58,10 @@ pub enum Kind {
     Wrote = 16,
     /// A connection is asked for. Word: the request's nonce. Payload: the application's data.
     Request = 17,
-    /// It is accepted, by the endpoint that says so. As before.
+    /// A connection is accepted, by the endpoint that says so. Word: the nonce. Payload: the
+    /// application's data.
     Accept = 18,
-    /// It is rejected. As before.
+    /// A connection is rejected. Word: the nonce. Payload: the application's data.
     Reject = 19,
     /// The caller has heard that it was accepted. Word: the nonce.
     Established = 20,

@@ -10,8 +10,9 @@ use std::os::fd::RawFd;
 use kestrel_core::{
     completion_queue::{
         Entry, ErrorEntry,
-        store::{CompletionStore, Head, Sharing},
+        store::{CompletionStore, Head},
     },
+    domain::Sharing,
     error::Errno,
     flags::Flags,
     sleepers::Entered,

@@ -6,7 +6,7 @@ use std::{
     ffi::CStr,
     panic::catch_unwind,
     ptr,
-    sync::atomic::{AtomicI32, AtomicU32, Ordering},
+    sync::atomic::{AtomicI32, Ordering},
 };
 
 use crate::{abi::fid::Provider, fabric, getinfo, host, logging, parameters, refused};
@@ -38,17 +38,10 @@ static PROVIDER: Cell = Cell(UnsafeCell::new(Provider {
 
 /// The process that loaded us; 0: nobody has yet, or it is over.
 static LOADED_BY: AtomicI32 = AtomicI32::new(0);
-/// libfabric's own version, for what depends on it.
-static HOST_VERSION: AtomicU32 = AtomicU32::new(0);
 
 /// The struct, for calls that want the provider that asks.
 pub fn handle() -> *mut Provider {
     PROVIDER.0.get()
-}
-
-/// libfabric's own version; 0 if it could not be asked.
-pub fn host_version() -> u32 {
-    HOST_VERSION.load(Ordering::Relaxed)
 }
 
 /// What libfabric calls after it has loaded us.
@@ -57,7 +50,6 @@ pub extern "C" fn fi_prov_ini() -> *mut Provider {
     let made_ready = catch_unwind(|| {
         LOADED_BY.store(current_process(), Ordering::Relaxed);
         let version = host::connect();
-        HOST_VERSION.store(version, Ordering::Relaxed);
         logging::install();
         refused::install();
         parameters::define();

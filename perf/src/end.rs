@@ -35,7 +35,7 @@ impl End {
             context,
             flags: Flags::TAGGED,
             region: None,
-            owner: None,
+            attachment: None,
         };
         self.endpoint.post_receive(receive).map_err(FabricError::Post)
     }

@@ -259,7 +259,7 @@ impl Port for Side {
             context,
             flags: Flags::TAGGED,
             region: self.registered.sent,
-            owner: None,
+            attachment: None,
         }))
     }
 
@@ -283,7 +283,7 @@ impl Port for Side {
             context,
             flags: Flags::TAGGED,
             region: self.registered.received,
-            owner: None,
+            attachment: None,
         }))
     }
 

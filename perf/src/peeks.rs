@@ -139,7 +139,7 @@ impl Loopback {
             context: tag,
             flags: Flags::TAGGED | flags,
             region: None,
-            owner: None,
+            attachment: None,
         };
         self.endpoint.post_receive(receive).map_err(FabricError::Post)?;
         let entry = await_one(&self.queue)?;

@@ -2,7 +2,8 @@
 //!
 //! In reading order, the control plane (everything cold):
 //!
-//! 1. [`station`]: an endpoint's presence on this host: its address, its events, its doorbell.
+//! 1. [`station`]: an endpoint's presence on this host: its address, its events, its doorbell;
+//!    `station_error`: why there is none, or no connection of it.
 //! 2. [`region`]: sealed memory that passes between processes: lanes and chunk pools.
 //! 3. [`doorbell`]: the eventfd that wakes a sleeping peer.
 //! 4. `control`: the one sleeping thread a process that answers and starts handshakes; `sys`: the
@@ -13,8 +14,7 @@
 //!    reader knows that it was the peer's.
 //! 7. `guest`: a peer that reaches our memory by itself; `permit`: the nonce that each of its writes
 //!    carries, so that they can be ended.
-//! 8. [`barrier`], [`lcore`]: what a process arranges once: fences that cost one side nothing, and
-//!    the core of a spinning thread.
+//! 8. [`barrier`]: what a process arranges once: fences that cost one side nothing.
 //! 9. [`named_memory`]: memory with a name, for address vectors that processes share;
 //!    `group_table`: who hears a multicast group.
 //! 10. [`limits`]: the error of a process that runs out of descriptors.
@@ -37,7 +37,6 @@ pub mod cma;
 mod control;
 #[allow(unsafe_code)]
 pub mod copy;
-#[allow(unsafe_code)]
 pub mod doorbell;
 #[allow(unsafe_code)]
 mod end_mark;
@@ -46,7 +45,6 @@ mod guest;
 #[allow(unsafe_code)]
 pub mod lane;
 mod lane_error;
-pub mod lcore;
 pub mod limits;
 #[allow(unsafe_code)]
 mod memory_file;
@@ -58,6 +56,7 @@ pub mod provider;
 #[allow(unsafe_code)]
 pub mod region;
 pub mod station;
+mod station_error;
 #[allow(unsafe_code)]
 mod sys;
 #[allow(unsafe_code)]

@@ -10,9 +10,9 @@ use std::{
 
 use kestrel_core::{
     config::{CmaPolicy, Config, LaneChunks},
-    error::{Errno, HasErrno},
+    error::{Cause, Errno},
     fork_guard,
-    transport::{Bell, CoreClaim, Limits, Opening, Provider, Unreachable},
+    transport::{Bell, Limits, Opening, Provider},
 };
 
 use crate::{
@@ -21,7 +21,6 @@ use crate::{
     doorbell::Doorbell,
     group_table::GroupTables,
     lane::OwnChunks,
-    lcore,
     region::{POOL_BYTES_MAX, PoolMemory},
     station::{Station, StationOptions},
     transport::{Groups, ShmTransport},
@@ -97,9 +96,9 @@ pub struct ShmProvider {
 
 impl ShmProvider {
     /// A provider with these options; the copy routines are chosen now.
-    pub fn new(options: ShmOptions) -> Result<ShmProvider, Unreachable> {
+    pub fn new(options: ShmOptions) -> Result<ShmProvider, Cause> {
         let copier = Copier::choose(&options.copy)
-            .map_err(|error| Unreachable { errno: Errno::INVAL, reason: error.to_string() })?;
+            .map_err(|error| Cause { errno: Errno::INVAL, reason: error.to_string() })?;
         let sound = options.chunk_bytes.is_multiple_of(4096)
             && (4096..=1 << 24).contains(&options.chunk_bytes)
             && (2..=1 << 16).contains(&options.chunk_count)
@@ -110,7 +109,7 @@ impl ShmProvider {
                  a pool 2 to 65536 of them, and 64 GiB at most",
                 options.chunk_count, options.chunk_bytes
             );
-            return Err(Unreachable { errno: Errno::INVAL, reason });
+            return Err(Cause { errno: Errno::INVAL, reason });
         }
         Ok(ShmProvider {
             copier,
@@ -135,12 +134,11 @@ impl ShmProvider {
 impl Provider for ShmProvider {
     type Transport = ShmTransport;
 
-    fn open_as(&self, opening: Opening<'_>) -> Result<ShmTransport, Unreachable> {
+    fn open_as(&self, opening: Opening<'_>) -> Result<ShmTransport, Cause> {
         let Opening { address, auth_key, keys_follow, incarnation, service, .. } = opening;
         let own = if auth_key.is_empty() { &self.options.auth_key[..] } else { auth_key };
         let bytes = self.options.chunk_bytes * self.options.chunk_count;
-        let memory = PoolMemory::create(bytes)
-            .map_err(|error| Unreachable { errno: error.errno(), reason: error.to_string() })?;
+        let memory = PoolMemory::create(bytes).map_err(|error| Cause::of(&error))?;
         if self.lane_chunks == OwnChunks::All && ChunkPool::fits_lane(self.options.chunk_bytes) {
             memory.leave_pages();
         }
@@ -156,7 +154,7 @@ impl Provider for ShmProvider {
             connect_timeout: self.options.connect_timeout,
             cma: self.options.cma != CmaPolicy::Off,
         })
-        .map_err(|error| Unreachable { errno: Errno(error.errno()), reason: error.to_string() })?;
+        .map_err(|error| Cause::of(&error))?;
         let limits = Limits {
             short: self.options.single_max().min(SHORT),
             single: self.options.single_max(),
@@ -170,18 +168,12 @@ impl Provider for ShmProvider {
         Ok(ShmTransport::new(station, pool, self.lane_chunks, self.copier, limits, groups))
     }
 
-    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
-        let bell = Doorbell::new().map_err(|error| Unreachable {
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Cause> {
+        let bell = Doorbell::new().map_err(|error| Cause {
             errno: Errno(error.raw_os_error().unwrap_or(Errno::IO.0)),
             reason: format!("no eventfd: {error}"),
         })?;
         Ok(Box::new(OwnBell(bell)))
-    }
-
-    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
-        let claim = lcore::CoreClaim::new(core)
-            .map_err(|error| Unreachable { errno: Errno::BUSY, reason: error.to_string() })?;
-        Ok(Box::new(claim))
     }
 
     #[inline(always)]
@@ -205,8 +197,6 @@ impl Bell for OwnBell {
         self.0.as_raw_fd()
     }
 }
-
-impl CoreClaim for lcore::CoreClaim {}
 
 #[cfg(test)]
 mod tests {

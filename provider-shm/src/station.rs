@@ -4,38 +4,37 @@
 //! takes a lane of its own. So two endpoints that connect to each other at once do not cross:
 //! each gets what it asked for.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use std::{fmt, io};
 
 use kestrel_core::ring::announced::Announced;
 use kestrel_core::{
     address::canonical,
     auth_key::{KeyNumber, Keyring, ONLY_KEY},
-    error::HasErrno,
     fork_guard,
     transport::Service,
 };
 use rustix::io::Errno;
-use thiserror::Error;
 
 use crate::cma::PeerMemory;
 use crate::control::shares::Share;
-use crate::control::wire::{KEY_BYTES_MAX, RejectReason, VERSION, WireError};
+use crate::control::wire::KEY_BYTES_MAX;
 use crate::control::{self, Command, Control, StationRecord, socket};
-use crate::doorbell::{Doorbell, DoorbellError};
-use crate::limits::{OutOfDescriptors, is_out_of_descriptors};
+use crate::doorbell::Doorbell;
 use crate::process::{Life, ProcessId};
-use crate::region::{LaneMemory, PoolMemory, PoolView, RegionError};
+use crate::region::{LaneMemory, PoolMemory, PoolView};
 use crate::sys;
+
+pub use crate::station_error::{ConnectError, StationError};
 
 /// The ports from which one is chosen for an endpoint that asks for none: IANA's dynamic ones.
 const PORTS_CHOSEN: std::ops::RangeInclusive<u16> = 49152..=65535;
 /// How many of them are tried.
-const PORT_ATTEMPTS: u32 = 64;
+pub(crate) const PORT_ATTEMPTS: u32 = 64;
 
 /// What an endpoint asks for.
 #[derive(Debug)]
@@ -58,103 +57,6 @@ pub struct StationOptions {
     pub connect_timeout: Duration,
     /// Whether memory may be read across processes.
     pub cma: bool,
-}
-
-/// Why a station could not be opened.
-#[derive(Debug, Error)]
-pub enum StationError {
-    #[error("the address {address} is in use on this host")]
-    AddressInUse { address: SocketAddr },
-    #[error("no free port of {ip} was found in {PORT_ATTEMPTS} random attempts")]
-    NoFreePort { ip: IpAddr },
-    #[error("the key has {bytes} bytes, at most {KEY_BYTES_MAX} are allowed")]
-    KeyTooLong { bytes: usize },
-    #[error("no address was given, and the default one is unspecified")]
-    NoAddress,
-    #[error("{0}")]
-    OutOfDescriptors(OutOfDescriptors),
-    #[error("{call}: {source}")]
-    System { call: &'static str, source: io::Error },
-    #[error("this process was forked from one that uses kestrel while that was opening a station")]
-    Forked,
-}
-
-impl StationError {
-    pub(crate) fn system(call: &'static str, source: io::Error, need: u32) -> StationError {
-        match is_out_of_descriptors(&source) {
-            true => StationError::OutOfDescriptors(OutOfDescriptors::needing(need)),
-            false => StationError::System { call, source },
-        }
-    }
-
-    /// The error number that C callers know.
-    pub fn errno(&self) -> i32 {
-        match self {
-            StationError::AddressInUse { .. } | StationError::NoFreePort { .. } => libc::EADDRINUSE,
-            StationError::KeyTooLong { .. } => libc::EINVAL,
-            StationError::NoAddress => libc::EADDRNOTAVAIL,
-            StationError::OutOfDescriptors(_) => libc::EMFILE,
-            StationError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            StationError::Forked => libc::EPERM,
-        }
-    }
-}
-
-/// Why a connection was not made.
-#[derive(Debug, Error)]
-pub enum ConnectError {
-    #[error(
-        "no endpoint listens at {to} on this host (looked for {waited:?}; one in another network \
-         namespace cannot be seen)"
-    )]
-    HostUnreachable { to: SocketAddr, waited: Duration },
-    #[error("{to} did not answer within {after:?}; the last obstacle: {obstacle}")]
-    TimedOut { to: SocketAddr, after: Duration, obstacle: &'static str },
-    #[error("{to} refused: {reason}")]
-    Refused { to: SocketAddr, reason: RejectReason },
-    #[error("{to} belongs to user {theirs}, and we are {ours}")]
-    WrongUser { to: SocketAddr, theirs: u32, ours: u32 },
-    #[error(
-        "cannot tell whether {to} belongs to our user: neither it nor we have a name in our user \
-         namespace"
-    )]
-    UserUnknown { to: SocketAddr },
-    #[error("{to} answered with something that is no kestrel: {source}")]
-    BadAnswer { to: SocketAddr, source: WireError },
-    #[error("{to} speaks version {theirs} of the protocol, and we speak {VERSION}")]
-    OtherVersion { to: SocketAddr, theirs: u16 },
-    #[error("{to} passed a bad doorbell: {source}")]
-    BadDoorbell { to: SocketAddr, source: DoorbellError },
-    #[error("no lane to {to}: {source}")]
-    Memory { to: SocketAddr, source: RegionError },
-    #[error("no connection to {to}: {source}")]
-    OutOfDescriptors { to: SocketAddr, source: OutOfDescriptors },
-    #[error("no connection to {to}: {call}: {source}")]
-    System { to: SocketAddr, call: &'static str, source: io::Error },
-    #[error("the endpoint was closed")]
-    Closed,
-    #[error("this process is a forked child of the one that opened the endpoint")]
-    Forked,
-}
-
-impl ConnectError {
-    /// The error number that C callers know.
-    pub fn errno(&self) -> i32 {
-        match self {
-            ConnectError::HostUnreachable { .. } => libc::EHOSTUNREACH,
-            ConnectError::TimedOut { .. } => libc::ETIMEDOUT,
-            ConnectError::Refused { .. } => libc::ECONNREFUSED,
-            ConnectError::WrongUser { .. } | ConnectError::UserUnknown { .. } => libc::EACCES,
-            ConnectError::BadAnswer { .. }
-            | ConnectError::BadDoorbell { .. }
-            | ConnectError::OtherVersion { .. } => libc::EPROTO,
-            ConnectError::Memory { source, .. } => source.errno().0,
-            ConnectError::OutOfDescriptors { .. } => libc::EMFILE,
-            ConnectError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            ConnectError::Closed => libc::ESHUTDOWN,
-            ConnectError::Forked => libc::EPERM,
-        }
-    }
 }
 
 /// Who is at the other end of a lane.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use common::{raw::*, *};
 use kestrel_core::{
     auth_key::{AuthKey, Keyring},
+    error::{Errno, HasErrno},
     transport::Service,
 };
 use kestrel_shm::cma::PeerMemory;
@@ -157,7 +158,7 @@ fn nobody_there_is_known_before_the_timeout_and_after_the_grace() {
     station.connect(5, nobody);
     let StationEvent::Failed { request: 5, error } = event(&station) else { panic!() };
     assert!(matches!(error, ConnectError::HostUnreachable { to, .. } if to == nobody), "{error}");
-    assert_eq!(error.errno(), libc::EHOSTUNREACH);
+    assert_eq!(error.errno(), Errno::HOSTUNREACH);
     assert!(start.elapsed() >= GRACE);
     assert!(event_within(&station, Duration::from_millis(50)).is_none());
 }

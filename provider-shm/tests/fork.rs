@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use common::{raw::*, *};
+use kestrel_core::error::HasErrno;
 use kestrel_shm::{ConnectError, Station, StationEvent};
 use kestrel_tests::fork::{fork, wait};
 use rustix::event::{PollFd, PollFlags, poll};

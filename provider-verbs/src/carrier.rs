@@ -1,15 +1,16 @@
 //! What a provider opens: a transport of connections, or one of datagrams.
 
-use std::{os::fd::RawFd, sync::Arc, time::Duration};
+use std::{os::fd::RawFd, sync::Arc};
 
 use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
+    error::Cause,
     group::Spread,
     memory::Piece,
     transport::{
         Arrival, Confirmation, Limits, Multicast, PeerIndex, Room, SingleCopy, Transport,
-        TransportEvent, Unreachable, Windows,
+        TransportEvent, Windows,
     },
     window::{
         Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration, Registration,
@@ -18,7 +19,7 @@ use kestrel_core::{
     wire::Head,
 };
 
-use crate::{bell::wait_any, datagrams::UdTransport, transport::RcTransport, verbs::Verbs};
+use crate::{datagrams::UdTransport, transport::RcTransport, verbs::Verbs};
 
 /// The transport of one endpoint. What it does not say here is the same for both kinds.
 pub enum Carrier<V: Verbs> {
@@ -180,10 +181,6 @@ impl<V: Verbs> Transport for Carrier<V> {
     fn bell(&self) -> RawFd {
         either!(self, it => it.bell())
     }
-
-    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
-        wait_any(bells, timeout);
-    }
 }
 
 impl<V: Verbs> SingleCopy for Carrier<V> {}
@@ -294,7 +291,7 @@ impl<V: Verbs> Confirmation for Carrier<V> {
 }
 
 impl<V: Verbs> Multicast for Carrier<V> {
-    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Cause> {
         either!(self, it => it.join(group, receives))
     }
 

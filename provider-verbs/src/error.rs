@@ -2,7 +2,7 @@
 
 use std::{io, net::IpAddr};
 
-use kestrel_core::{error::Errno, transport::Unreachable};
+use kestrel_core::error::{Cause, Errno, HasErrno};
 
 use crate::device::LinkLayer;
 
@@ -88,9 +88,10 @@ impl VerbsError {
         }
         VerbsError::Call { device, call, source }
     }
+}
 
-    /// The number that C callers know.
-    pub fn errno(&self) -> Errno {
+impl HasErrno for VerbsError {
+    fn errno(&self) -> Errno {
         match self {
             VerbsError::Call { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
             VerbsError::Group { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
@@ -108,9 +109,9 @@ impl VerbsError {
     }
 }
 
-impl From<VerbsError> for Unreachable {
-    fn from(error: VerbsError) -> Unreachable {
-        Unreachable { errno: error.errno(), reason: error.to_string() }
+impl From<VerbsError> for Cause {
+    fn from(error: VerbsError) -> Cause {
+        Cause::of(&error)
     }
 }
 

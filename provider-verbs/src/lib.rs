@@ -15,7 +15,7 @@
 //!
 //! 4. `control`: the one sleeping thread that makes connections and notices their end.
 //! 5. `station`: what it shares with an endpoint.
-//! 6. `bell`, `core_claim`: sleeping, cores.
+//! 6. `bell`: what wakes a sleeper.
 //!
 //! And the data path:
 //!
@@ -29,7 +29,6 @@
 mod bell;
 pub mod carrier;
 mod control;
-mod core_claim;
 #[allow(unsafe_code)]
 pub mod datagrams;
 pub mod device;

@@ -114,6 +114,8 @@ pub fn none(device: &str, port: &LocalPort, peer: &PathEnd, source: io::Error) -
 
 #[cfg(test)]
 mod tests {
+    use kestrel_core::error::{Errno, HasErrno};
+
     use super::*;
     use crate::verbs::Agreement;
 
@@ -190,7 +192,7 @@ mod tests {
         for part in ["fe80000000000000", "fec0000000000009", "FI_KESTREL_CONNECT_BY=rdma_cm"] {
             assert!(text.contains(part), "{text}");
         }
-        assert_eq!(error.errno(), kestrel_core::error::Errno::NETUNREACH);
+        assert_eq!(error.errno(), Errno::NETUNREACH);
     }
 
     /// The router's LID, the service level, the entries of tables: all as it was agreed on.

@@ -10,9 +10,9 @@ use kestrel_core::{
     address::{Address, canonical},
     auth_key::ProvedKeys,
     config::{Config, ConnectBy},
-    error::Errno,
+    error::{Cause, Errno, HasErrno},
     fork_guard,
-    transport::{Bell, CoreClaim, Opening, Provider, Service, Unreachable},
+    transport::{Bell, Opening, Provider, Service},
 };
 
 use crate::{
@@ -22,7 +22,6 @@ use crate::{
         Bound, Command, Control, StationRecord, listener_name, proof, random,
         socket::{self, Listener},
     },
-    core_claim::ClaimedCore,
     datagrams::{self, Parts, UdTransport},
     manager::Manager,
     receive_pool::{IMMEDIATES, RECEIVES_MAX, ReceivePool},
@@ -118,7 +117,7 @@ impl<V: Verbs> RcProvider<V> {
         device: Arc<V>,
         default_ip: IpAddr,
         options: VerbsOptions,
-    ) -> Result<Self, Unreachable> {
+    ) -> Result<Self, Cause> {
         let control = Control::start().map_err(|error| system("the control thread", error))?;
         let adapter_atomics = options.nic_atomics && device.has_atomics();
         if options.nic_atomics && !adapter_atomics {
@@ -152,7 +151,7 @@ impl<V: Verbs> RcProvider<V> {
     }
 
     /// Listens at the address that was asked for, or at a free port.
-    fn listen(&self, address: Option<Address>) -> Result<(Listener, SocketAddr), Unreachable> {
+    fn listen(&self, address: Option<Address>) -> Result<(Listener, SocketAddr), Cause> {
         let default = SocketAddr::new(self.default_ip, 0);
         let mut asked = canonical(address.map_or(default, |address| address.socket_addr()));
         if asked.ip().is_unspecified() {
@@ -166,7 +165,7 @@ impl<V: Verbs> RcProvider<V> {
                 }
                 _ => format!("cannot listen at {asked}: {errno}"),
             };
-            Unreachable { errno: Errno(errno.raw_os_error()), reason }
+            Cause { errno: Errno(errno.raw_os_error()), reason }
         })
     }
 
@@ -198,7 +197,7 @@ impl<V: Verbs> RcProvider<V> {
         &self,
         station: u64,
         opening: &Opening<'_>,
-    ) -> Result<(Listener, SocketAddr, Option<Bound<V>>), Unreachable> {
+    ) -> Result<(Listener, SocketAddr, Option<Bound<V>>), Cause> {
         let ours_to_choose = opening.address.is_none_or(|address| address.port() == 0);
         let wanted = self.wants_manager(opening).then(|| self.manager()).flatten();
         // Held until a free one is found, so that none is tried twice.
@@ -229,7 +228,7 @@ impl<V: Verbs> RcProvider<V> {
         &self,
         service: Service,
         origin: Origin,
-    ) -> Result<(Arc<StationShared<V>>, SendPool<V>), Unreachable> {
+    ) -> Result<(Arc<StationShared<V>>, SendPool<V>), Cause> {
         let most = self.device.depths_max();
         let (wanted, slabs) = match service {
             Service::Reliable => (RELIABLE_DEPTHS, 1),
@@ -254,7 +253,7 @@ impl<V: Verbs> RcProvider<V> {
         &self,
         shared: &StationShared<V>,
         key: &[u8],
-    ) -> Result<(V::QueuePair, u32), Unreachable> {
+    ) -> Result<(V::QueuePair, u32), Cause> {
         let key = proof::queue_key(key);
         let (queues, sends) = (&shared.queues, datagrams::SENDS_MAX);
         Ok((self.device.create_queue_pair(queues, sends, Role::Datagrams { key })?, key))
@@ -274,7 +273,7 @@ impl<V: Verbs> Drop for RcProvider<V> {
 impl<V: Verbs> Provider for RcProvider<V> {
     type Transport = Carrier<V>;
 
-    fn open_as(&self, opening: Opening<'_>) -> Result<Carrier<V>, Unreachable> {
+    fn open_as(&self, opening: Opening<'_>) -> Result<Carrier<V>, Cause> {
         let station = self.control.next_station();
         let (listener, address, managed) = self.listen_both(station, &opening)?;
         let (port, dscp) = (self.device.port_at(address.ip()), opening.dscp);
@@ -329,12 +328,8 @@ impl<V: Verbs> Provider for RcProvider<V> {
         })))
     }
 
-    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Cause> {
         Ok(Box::new(EventBell::new().map_err(|error| system("an eventfd", error))?))
-    }
-
-    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
-        Ok(Box::new(ClaimedCore::new(core)?))
     }
 
     fn adapter_atomics(&self) -> bool {
@@ -352,7 +347,7 @@ fn in_use(error: &VerbsError) -> bool {
     [Errno::ADDRINUSE, Errno::ADDRNOTAVAIL].contains(&error.errno())
 }
 
-fn system(what: &str, error: std::io::Error) -> Unreachable {
+fn system(what: &str, error: std::io::Error) -> Cause {
     let errno = Errno(error.raw_os_error().unwrap_or(Errno::IO.0));
-    Unreachable { errno, reason: format!("{what} cannot be had: {error}") }
+    Cause { errno, reason: format!("{what} cannot be had: {error}") }
 }

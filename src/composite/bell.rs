@@ -3,8 +3,8 @@
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use kestrel_core::{
-    error::Errno,
-    transport::{Transport, Unreachable},
+    error::{Cause, Errno},
+    transport::Transport,
 };
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
@@ -19,7 +19,7 @@ impl Bells {
     ///
     /// # Errors
     /// No descriptor is left, or a bell is none.
-    pub fn join(near: &impl Transport, far: &impl Transport) -> Result<Bells, Unreachable> {
+    pub fn join(near: &impl Transport, far: &impl Transport) -> Result<Bells, Cause> {
         let join = || {
             let set = epoll::create(CreateFlags::CLOEXEC)?;
             for bell in [near.bell(), far.bell()] {
@@ -30,7 +30,7 @@ impl Bells {
             }
             Ok(Bells { set })
         };
-        join().map_err(|errno: rustix::io::Errno| Unreachable {
+        join().map_err(|errno: rustix::io::Errno| Cause {
             errno: Errno(errno.raw_os_error()),
             reason: format!("one bell for two transports: {errno}"),
         })

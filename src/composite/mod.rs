@@ -29,8 +29,9 @@ mod windows;
 use std::cell::Cell;
 
 use kestrel_core::{
+    error::Cause,
     memory::Piece,
-    transport::{Arrival, PeerIndex, Transport, Unreachable},
+    transport::{Arrival, PeerIndex, Transport},
     wire::Head,
 };
 
@@ -59,11 +60,11 @@ pub struct Composite<N: Transport, F: Transport> {
     near_sent: Sent,
     far: Option<Box<Far<F>>>,
     /// Why there is no far side.
-    absence: Option<Unreachable>,
+    absence: Option<Cause>,
 }
 
 impl<N: Transport, F: Transport> Composite<N, F> {
-    fn new(near: N, far: Option<Box<Far<F>>>, absence: Option<Unreachable>) -> Self {
+    fn new(near: N, far: Option<Box<Far<F>>>, absence: Option<Cause>) -> Self {
         Composite { near, turn: Cell::new(Turn::Near), near_sent: Sent::default(), far, absence }
     }
 
@@ -82,7 +83,7 @@ impl<N: Transport, F: Transport> Composite<N, F> {
     }
 
     /// Why there is no far side, if there is none.
-    pub fn absence(&self) -> Option<&Unreachable> {
+    pub fn absence(&self) -> Option<&Cause> {
         self.absence.as_ref()
     }
 

@@ -3,16 +3,17 @@
 
 use kestrel_core::{
     address::Address,
+    error::Cause,
     group::{Member, Spread},
     memory::Piece,
-    transport::{Multicast, PeerIndex, Transport, Unreachable},
+    transport::{Multicast, PeerIndex, Transport},
     wire::Head,
 };
 
 use super::Composite;
 
 impl<N: Transport, F: Transport> Multicast for Composite<N, F> {
-    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Cause> {
         match &mut self.far {
             Some(far) => far.transport.join(group, receives),
             None => self.near.join(group, receives),

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use kestrel_core::{
     address::Address,
-    error::Errno,
-    transport::{Bell, CoreClaim, Opening, Provider, Service, Transport, Unreachable},
+    error::{Cause, Errno},
+    transport::{Bell, Opening, Provider, Service, Transport},
 };
 
 use super::{Composite, bell::Bells, far::Far, here::is_here};
@@ -25,7 +25,7 @@ pub(super) enum Policy {
 /// Opens endpoints on two transports, or on the near one alone.
 pub struct CompositeProvider<N, F> {
     near: N,
-    far: Result<(F, Policy), Unreachable>,
+    far: Result<(F, Policy), Cause>,
 }
 
 impl<N: Provider, F: Provider> CompositeProvider<N, F> {
@@ -40,7 +40,7 @@ impl<N: Provider, F: Provider> CompositeProvider<N, F> {
     }
 
     /// Peers of this host alone; `why` is what others are answered.
-    pub fn near_only(near: N, why: Unreachable) -> Self {
+    pub fn near_only(near: N, why: Cause) -> Self {
         CompositeProvider { near, far: Err(why) }
     }
 
@@ -50,15 +50,15 @@ impl<N: Provider, F: Provider> CompositeProvider<N, F> {
     }
 
     /// The far side, or why there is none.
-    pub fn far(&self) -> Result<&F, &Unreachable> {
+    pub fn far(&self) -> Result<&F, &Cause> {
         self.far.as_ref().map(|(far, _)| far)
     }
 
     fn open_near(
         &self,
         wanted: Opening<'_>,
-        why: Unreachable,
-    ) -> Result<Composite<N::Transport, F::Transport>, Unreachable> {
+        why: Cause,
+    ) -> Result<Composite<N::Transport, F::Transport>, Cause> {
         let near = self.near.open_as(wanted)?;
         Ok(Composite::new(near, None, Some(why)))
     }
@@ -68,7 +68,7 @@ impl<N: Provider, F: Provider> CompositeProvider<N, F> {
         &self,
         far: &F,
         wanted: Opening<'_>,
-    ) -> Result<Composite<N::Transport, F::Transport>, Unreachable> {
+    ) -> Result<Composite<N::Transport, F::Transport>, Cause> {
         let far = far.open_as(wanted)?;
         let hidden = Address::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
         let near = Opening { address: Some(hidden), incarnation: None, ..wanted };
@@ -81,7 +81,7 @@ impl<N: Provider, F: Provider> CompositeProvider<N, F> {
         &self,
         far: &F,
         wanted: Opening<'_>,
-    ) -> Result<Composite<N::Transport, F::Transport>, Unreachable> {
+    ) -> Result<Composite<N::Transport, F::Transport>, Cause> {
         let incarnation = Some(wanted.incarnation.map_or_else(random_incarnation, Ok)?);
         let wanted = Opening { incarnation, ..wanted };
         let is_ours_to_choose = wanted.address.is_none_or(|address| address.port() == 0);
@@ -116,29 +116,29 @@ fn join<N: Transport, F: Transport>(
     far: F,
     service: Service,
     policy: Policy,
-) -> Result<Composite<N, F>, Unreachable> {
+) -> Result<Composite<N, F>, Cause> {
     let bells = Bells::join(&near, &far)?;
     Ok(Composite::new(near, Some(Box::new(Far::new(far, bells, service, policy))), None))
 }
 
 /// Refuses an address of another host. Shared memory would take any, as a name, and nobody who
 /// looks for it elsewhere would find it.
-fn check_is_here(address: Option<Address>) -> Result<(), Unreachable> {
+fn check_is_here(address: Option<Address>) -> Result<(), Cause> {
     match address.filter(|it| it.names_a_host() && !is_here(*it)) {
         Some(address) => {
             let reason = format!("{address} is no address of this host");
-            Err(Unreachable { errno: Errno::ADDRNOTAVAIL, reason })
+            Err(Cause { errno: Errno::ADDRNOTAVAIL, reason })
         }
         None => Ok(()),
     }
 }
 
-fn random_incarnation() -> Result<u64, Unreachable> {
+fn random_incarnation() -> Result<u64, Cause> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(
         |errno| {
             let reason = format!("no random number: {errno}");
-            Unreachable { errno: Errno(errno.raw_os_error()), reason }
+            Cause { errno: Errno(errno.raw_os_error()), reason }
         },
     )?;
     Ok(u64::from_ne_bytes(bytes).max(1))
@@ -147,7 +147,7 @@ fn random_incarnation() -> Result<u64, Unreachable> {
 impl<N: Provider, F: Provider> Provider for CompositeProvider<N, F> {
     type Transport = Composite<N::Transport, F::Transport>;
 
-    fn open_as(&self, wanted: Opening<'_>) -> Result<Self::Transport, Unreachable> {
+    fn open_as(&self, wanted: Opening<'_>) -> Result<Self::Transport, Cause> {
         check_is_here(wanted.address)?;
         match &self.far {
             Err(why) => self.open_near(wanted, why.clone()),
@@ -157,12 +157,8 @@ impl<N: Provider, F: Provider> Provider for CompositeProvider<N, F> {
         }
     }
 
-    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Cause> {
         self.near.new_bell()
-    }
-
-    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
-        self.near.claim_core(core)
     }
 
     /// Peers that are near have their processors play.

@@ -11,8 +11,8 @@ use std::{
 
 use kestrel_core::{
     address::Address,
-    error::Errno,
-    transport::{PeerIndex, Transport, TransportEvent, Unreachable},
+    error::{Cause, Errno},
+    transport::{PeerIndex, Transport, TransportEvent},
 };
 
 use super::{far::Far, here::is_here, provider::Policy};
@@ -54,7 +54,7 @@ pub(super) struct Route {
     asked: Option<Side>,
     address: Option<Address>,
     /// Why the near side does not do.
-    not_near: Option<Unreachable>,
+    not_near: Option<Cause>,
 }
 
 impl Route {
@@ -63,14 +63,14 @@ impl Route {
     }
 }
 
-fn not_here(address: Address) -> Unreachable {
+fn not_here(address: Address) -> Cause {
     let reason = format!("{address} is not on this host");
-    Unreachable { errno: Errno::HOSTUNREACH, reason }
+    Cause { errno: Errno::HOSTUNREACH, reason }
 }
 
-fn not_wanted() -> Unreachable {
+fn not_wanted() -> Cause {
     let reason = "shared memory is not to be used".into();
-    Unreachable { errno: Errno::HOSTUNREACH, reason }
+    Cause { errno: Errno::HOSTUNREACH, reason }
 }
 
 impl<F: Transport> Far<F> {
@@ -196,7 +196,7 @@ impl<F: Transport> Far<F> {
     }
 
     /// Nobody is there on this host, but maybe elsewhere.
-    fn look_far(&mut self, peer: PeerIndex, reason: Unreachable) -> Option<TransportEvent> {
+    fn look_far(&mut self, peer: PeerIndex, reason: Cause) -> Option<TransportEvent> {
         let route = self.route_mut(peer);
         let Some(to) = route.address else {
             return self.event_of(Side::Near, TransportEvent::Failed { peer, reason });
@@ -253,10 +253,10 @@ impl<F: Transport> Far<F> {
 }
 
 /// Why neither side did. The error number is the more telling one.
-fn both(near: Option<Unreachable>, far: Unreachable) -> Unreachable {
+fn both(near: Option<Cause>, far: Cause) -> Cause {
     match near {
         None => far,
-        Some(near) => Unreachable {
+        Some(near) => Cause {
             errno: far.errno,
             reason: format!("{}; through RDMA: {}", near.reason, far.reason),
         },
@@ -264,14 +264,14 @@ fn both(near: Option<Unreachable>, far: Unreachable) -> Unreachable {
 }
 
 /// Nobody is there on this host: says why nowhere else was looked.
-pub(super) fn explain(event: TransportEvent, absence: Option<&Unreachable>) -> TransportEvent {
+pub(super) fn explain(event: TransportEvent, absence: Option<&Cause>) -> TransportEvent {
     match (event, absence) {
         (TransportEvent::Failed { peer, reason }, Some(absence))
             if reason.errno == Errno::HOSTUNREACH =>
         {
             let text =
                 format!("{}; other hosts are out of reach: {}", reason.reason, absence.reason);
-            let reason = Unreachable { errno: reason.errno, reason: text };
+            let reason = Cause { errno: reason.errno, reason: text };
             TransportEvent::Failed { peer, reason }
         }
         (event, _) => event,

@@ -1,6 +1,6 @@
 //! Which side each call of an endpoint with two transports is for.
 
-use std::{os::fd::RawFd, time::Duration};
+use std::os::fd::RawFd;
 
 use kestrel_core::{
     address::Address,
@@ -257,11 +257,6 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
 
     fn bell(&self) -> RawFd {
         self.far.as_ref().map_or_else(|| self.near.bell(), |far| far.bells.fd())
-    }
-
-    /// The bells of both sides are descriptors that poll(2) understands.
-    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
-        kestrel_shm::doorbell::wait_any(bells, timeout);
     }
 }
 

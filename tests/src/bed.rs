@@ -9,8 +9,8 @@ use std::{
 
 use kestrel_core::{
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
-    completion_queue::{CompletionQueue, ReadError, store::Sharing},
-    domain::{Domain, DomainOptions},
+    completion_queue::{CompletionQueue, ReadError},
+    domain::{Domain, DomainOptions, Sharing},
     endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError},
     error::{Errno, HasErrno},
     event_queue::EventQueue,
@@ -260,7 +260,7 @@ impl<'a> Send<'a> {
         let mut flags = self.flags | family(tag.is_some());
         flags.set(Flags::REMOTE_CQ_DATA, data.is_some());
         let (tag, data) = (tag.unwrap_or(0), data.unwrap_or(0));
-        SendPost { pieces, to, tag, data, context, flags, region: None, owner: None }
+        SendPost { pieces, to, tag, data, context, flags, region: None, attachment: None }
     }
 }
 
@@ -288,7 +288,7 @@ impl<'a> Receive<'a> {
         let Receive { pieces, from, context, .. } = *self;
         let (tag, ignore) = self.tag.unwrap_or((0, 0));
         let flags = self.flags | family(self.tag.is_some());
-        ReceivePost { pieces, from, tag, ignore, context, flags, region: None, owner: None }
+        ReceivePost { pieces, from, tag, ignore, context, flags, region: None, attachment: None }
     }
 }
 

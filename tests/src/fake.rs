@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kestrel_core::completion_queue::store::Sharing;
+use kestrel_core::domain::Sharing;
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
     fake::{FakeDevice, FakeFabric, FakeOptions},

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kestrel_core::{
-    completion_queue::store::Sharing,
+    domain::Sharing,
     mock::{MockOptions, MockProvider},
     transport::Limits,
 };

@@ -122,7 +122,7 @@ impl<'a> Rma<'a> {
             context: self.context,
             flags,
             region: self.region,
-            owner: None,
+            attachment: None,
         }
     }
 }

@@ -243,7 +243,7 @@ impl Traffic {
             context,
             flags: Flags::TAGGED | level,
             region: None,
-            owner: None,
+            attachment: None,
         });
         match posted {
             Ok(()) => {

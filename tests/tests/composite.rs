@@ -11,15 +11,15 @@ use kestrel::composite::{CompositeProvider, Side};
 use kestrel_core::{
     address::Address,
     address_vector::FI_ADDR_UNSPEC,
-    completion_queue::{Entry, store::Sharing},
+    completion_queue::Entry,
     config::CmaPolicy,
-    domain::DomainOptions,
+    domain::{DomainOptions, Sharing},
     endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName},
-    error::{Errno, HasErrno},
+    error::{Cause, Errno, HasErrno},
     info::MemoryRegionMode,
     memory::{Piece, Pieces},
     mock::{MockOptions, MockProvider},
-    transport::{Provider, Transport, TransportEvent, Unreachable},
+    transport::{Provider, Transport, TransportEvent},
     wire::{Head, Kind},
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
@@ -58,7 +58,7 @@ fn verbs(fabric: &FakeFabric) -> RcProvider<FakeDevice> {
 }
 
 fn provider(fabric: &FakeFabric, has: Has) -> Real {
-    let none = || Unreachable { errno: Errno::NODEV, reason: "no device in this test".into() };
+    let none = || Cause { errno: Errno::NODEV, reason: "no device in this test".into() };
     match has {
         Has::Both => Real::both(shm(), verbs(fabric)),
         Has::Near => Real::near_only(shm(), none()),
@@ -324,7 +324,7 @@ fn one_address_is_taken_on_both_sides() {
     let provider = provider(&fabric, Has::Both);
     let open = provider.open(None, &[]).unwrap();
     let address = open.address();
-    let in_use = |error: Option<Unreachable>| error.map(|error| error.errno);
+    let in_use = |error: Option<Cause>| error.map(|error| error.errno);
     assert_eq!(in_use(shm().open(Some(address), &[]).err()), Some(Errno::ADDRINUSE));
     let others = verbs(&fabric).open(Some(address), &[]).err();
     assert_eq!(in_use(others), Some(Errno::ADDRINUSE));

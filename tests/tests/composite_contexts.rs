@@ -5,12 +5,11 @@ use std::{net::IpAddr, net::Ipv4Addr, sync::Arc};
 use kestrel::composite::CompositeProvider;
 use kestrel_core::{
     address::Address,
-    completion_queue::store::Sharing,
-    domain::DomainOptions,
+    domain::{DomainOptions, Sharing},
     endpoint::{EndpointError, EndpointOptions, OptionName},
-    error::{Errno, HasErrno},
+    error::{Cause, Errno, HasErrno},
     scalable_endpoint::{ContextCounts, ScalableEndpoint},
-    transport::{Provider, Unreachable},
+    transport::Provider,
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{bed::Bed, fake::fake_provider};
@@ -80,7 +79,7 @@ fn contexts_may_share_no_memory() {
 
 #[test]
 fn contexts_share_memory_where_there_is_nothing_else() {
-    let none = Unreachable { errno: Errno::NODEV, reason: "no device in this test".into() };
+    let none = Cause { errno: Errno::NODEV, reason: "no device in this test".into() };
     let row = open(Real::near_only(shm(), none));
     assert_eq!(permit(&row, false).unwrap_err().errno(), Errno::OPNOTSUPP);
     permit(&row, true).unwrap();

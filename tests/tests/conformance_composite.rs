@@ -10,7 +10,7 @@ use std::{
 use kestrel::composite::CompositeProvider;
 use kestrel_core::{
     address::Address,
-    completion_queue::store::Sharing,
+    domain::Sharing,
     error::Errno,
     mock::{MockOptions, MockProvider},
     transport::Provider as _,

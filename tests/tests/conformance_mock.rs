@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use kestrel_core::{
     completion_counter::{CompletionCounter, WaitError},
-    completion_queue::{Entry, ReadError, store::Sharing},
-    domain::DomainOptions,
+    completion_queue::{Entry, ReadError},
+    domain::{DomainOptions, Sharing},
     mock::{MockOptions, MockProvider},
     transport::Limits,
 };

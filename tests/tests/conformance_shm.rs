@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use kestrel_core::{
-    completion_queue::{Entry, store::Sharing},
+    completion_queue::Entry,
     config::{CmaPolicy, LaneChunks},
+    domain::Sharing,
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{bed::Bed, conformance, scale::CONNECT_PATIENCE};

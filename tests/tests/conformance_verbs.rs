@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kestrel_core::completion_queue::store::Sharing;
+use kestrel_core::domain::Sharing;
 use kestrel_tests::{bed::Bed, conformance, scale::CONNECT_PATIENCE};
 use kestrel_verbs::{VerbsOptions, VerbsProvider};
 

@@ -3,10 +3,10 @@
 use std::{ops::Deref, sync::Arc};
 
 use kestrel_core::{
-    completion_queue::store::Sharing,
-    domain::DomainOptions,
+    domain::{DomainOptions, Sharing},
+    error::Cause,
     info::traffic_class_of_dscp,
-    transport::{Bell, CoreClaim, Opening, Provider, Unreachable},
+    transport::{Bell, Opening, Provider},
 };
 use kestrel_tests::{
     bed::{Bed, Options},
@@ -37,16 +37,12 @@ impl Deref for Watched {
 impl Provider for Watched {
     type Transport = Carrier<FakeDevice>;
 
-    fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Unreachable> {
+    fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Cause> {
         self.provider.open_as(opening)
     }
 
-    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Cause> {
         self.provider.new_bell()
-    }
-
-    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
-        self.provider.claim_core(core)
     }
 
     fn adapter_atomics(&self) -> bool {

@@ -7,9 +7,9 @@ use std::{
 
 use kestrel_core::{
     address::Address,
-    completion_queue::{Entry, ReadError, store::Sharing},
+    completion_queue::{Entry, ReadError},
     connection::{CM_DATA_SIZE, passive_endpoint::PassiveEndpoint},
-    domain::{Domain, DomainOptions},
+    domain::{Domain, DomainOptions, Sharing},
     endpoint::{Endpoint, EndpointOptions},
     error::{Errno, HasErrno},
     event_queue::{Event, EventRead},

@@ -21,13 +21,14 @@ use kestrel_core::{
     buffering::BufferingSetup,
     completion_queue::{
         Entry,
-        store::{CompletionStore, Head, Sharing},
+        store::{CompletionStore, Head},
     },
+    domain::Sharing,
     engine::{
         Engine, Setup,
         report::{OneSidedCounters, Side},
     },
-    error::Errno,
+    error::{Cause, Errno},
     flags::Flags,
     info::MemoryRegionMode,
     memory::{Piece, Pieces},
@@ -35,7 +36,7 @@ use kestrel_core::{
     one_sided::{Action, RemotePost, RemoteSegment},
     operation::{MESSAGE_MAX, ReceivePost, SendPost},
     protocol::atomic::{ATOMIC_BYTES_MAX, AtomicCall, AtomicOperation, Datatype, Form},
-    transport::{TransportEvent, Unreachable},
+    transport::TransportEvent,
 };
 use kestrel_tests::{bed::Memory, one_sided, packets, random::Random, scale::scaled};
 use packet::{KEY, Packet, REGION, THEIR_KEY};
@@ -150,7 +151,8 @@ impl Rig {
         let third = piece.len() / 3;
         let parts = [piece.part(0, third), piece.part(third, usize::MAX)];
         let pieces = if self.random.once_in(3) { Pieces::Many(&parts) } else { Pieces::One(piece) };
-        let post = SendPost { pieces, to, tag, data: 0, context, flags, region: None, owner: None };
+        let post =
+            SendPost { pieces, to, tag, data: 0, context, flags, region: None, attachment: None };
         if self.engine.send(post).is_err() {
             self.under_way.remove(&context);
         }
@@ -191,7 +193,7 @@ impl Rig {
             context,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         };
         if self.engine.remote(post).is_err() {
             self.under_way.remove(&context);
@@ -217,8 +219,16 @@ impl Rig {
             (0, 0)
         };
         let pieces = Pieces::One(piece);
-        let post =
-            ReceivePost { pieces, from, tag, ignore, context, flags, region: None, owner: None };
+        let post = ReceivePost {
+            pieces,
+            from,
+            tag,
+            ignore,
+            context,
+            flags,
+            region: None,
+            attachment: None,
+        };
         if self.engine.receive(post).is_err() {
             self.under_way.remove(&context);
         }
@@ -238,7 +248,7 @@ impl Rig {
             context,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         };
         if self.random.once_in(2) {
             post.flags = Flags::TAGGED | Flags::CLAIM;
@@ -267,7 +277,7 @@ impl Rig {
             context,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         };
         assert!(self.engine.receive(post).is_ok() || context == 1, "it was announced");
     }
@@ -385,8 +395,8 @@ fn address(peer: u64) -> Address {
     Address::new([127, 0, 0, 1].into(), 1000 + peer as u16)
 }
 
-fn unreachable() -> Unreachable {
-    Unreachable { errno: Errno::CONNABORTED, reason: "chaos".into() }
+fn unreachable() -> Cause {
+    Cause { errno: Errno::CONNABORTED, reason: "chaos".into() }
 }
 
 #[test]
@@ -440,7 +450,7 @@ fn a_message_that_is_read_although_it_is_lent_is_given_up() {
             context: 1,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         };
         let _ = rig.engine.receive(post);
         rig.world.arrive(Packet::lent(0, 5, LENGTH as u64));

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use kestrel_core::{
-    completion_queue::store::Sharing,
-    domain::{Domain, DomainOptions},
+    domain::{Domain, DomainOptions, Sharing},
     endpoint::Endpoint,
     error::Errno,
     flags::Flags,

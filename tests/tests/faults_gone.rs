@@ -9,7 +9,7 @@ use std::{
 use kestrel::composite::CompositeProvider;
 use kestrel_core::{
     address::Address,
-    completion_queue::store::Sharing,
+    domain::Sharing,
     endpoint::EndpointOptions,
     mock::{MockOptions, MockProvider},
     transport::{Opening, Provider, Transport, TransportEvent},

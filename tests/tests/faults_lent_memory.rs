@@ -80,7 +80,7 @@ impl Writer {
             context: 1,
             flags: Flags::COMPLETION,
             region: None,
-            owner: None,
+            attachment: None,
         };
         self.node.endpoint.post_write(post).unwrap();
         self.node.within(PATIENCE, Wait::Polling).expect("a write ends")

@@ -9,7 +9,8 @@ use std::{
 
 use kestrel_core::{
     address::Address,
-    completion_queue::{Entry, store::Sharing},
+    completion_queue::Entry,
+    domain::Sharing,
     endpoint::Group,
     flags::Flags,
     mock::{MockOptions, MockProvider},

@@ -5,7 +5,7 @@ use std::{sync::Arc, thread};
 
 use kestrel_core::{
     completion_counter::CompletionCounter,
-    completion_queue::store::Sharing,
+    domain::Sharing,
     error::Errno,
     flags::Flags,
     info::MemoryRegionMode,

@@ -9,8 +9,8 @@ use std::{
 
 use kestrel_core::{
     completion_counter::CompletionCounter,
-    completion_queue::store::Sharing,
     config::CmaPolicy,
+    domain::Sharing,
     endpoint::{Endpoint, EndpointOptions, PostError},
     error::{Errno, HasErrno},
     flags::Flags,

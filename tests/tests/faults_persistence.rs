@@ -5,8 +5,8 @@ use std::{fs::OpenOptions, path::PathBuf, sync::Arc};
 
 use kestrel_core::{
     completion_counter::CompletionCounter,
-    completion_queue::store::Sharing,
     config::CmaPolicy,
+    domain::Sharing,
     error::Errno,
     flags::Flags,
     info::MemoryRegionMode,

@@ -8,8 +8,8 @@ use std::{
 
 use kestrel_core::{
     completion_counter::CompletionCounter,
-    completion_queue::store::Sharing,
     config::CmaPolicy,
+    domain::Sharing,
     error::Errno,
     flags::Flags,
     info::{MemoryRegionMode, MessageOrder},

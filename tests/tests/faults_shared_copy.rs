@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kestrel_core::{
-    completion_queue::store::Sharing,
+    domain::Sharing,
     error::Errno,
     memory::Pieces,
     mock::{MockOptions, MockProvider},

@@ -8,8 +8,8 @@ use std::{
 
 use kestrel_core::{
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
-    completion_queue::{Entry, store::Sharing},
-    domain::{DomainOptions, ProgressMode},
+    completion_queue::Entry,
+    domain::{DomainOptions, ProgressMode, Sharing},
     endpoint::EndpointOptions,
     flags::Flags,
     memory::Pieces,

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kestrel_core::{completion_queue::store::Sharing, socket_endpoint::SocketError};
+use kestrel_core::{domain::Sharing, socket_endpoint::SocketError};
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
     bed::{Bed, pattern, same},

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use kestrel_core::{
     completion_counter::CompletionCounter,
-    completion_queue::{Entry, ReadError, store::Sharing},
+    completion_queue::{Entry, ReadError},
+    domain::Sharing,
     error::Errno,
     flags::Flags,
     info::MemoryRegionMode,

@@ -129,13 +129,16 @@ fn objects_can_be_formatted() {
 #[test]
 fn posts_can_be_formatted() {
     let (pieces, flags) = (Pieces::One(Piece::EMPTY), Flags::TAGGED);
-    let (to, tag, data, context, region, owner) = (1, 2, 3, 4, None, None);
-    says(&SendPost { pieces, to, tag, data, context, flags, region, owner }, &["tag: 2"]);
-    let (from, ignore, owner) = (5, 6, None);
-    let receive = ReceivePost { pieces, from, tag, ignore, context, flags, region, owner };
+    let (to, tag, data, context, region, attachment) = (1, 2, 3, 4, None, None);
+    says(&SendPost { pieces, to, tag, data, context, flags, region, attachment }, &["tag: 2"]);
+    let (from, ignore, attachment) = (5, 6, None);
+    let receive = ReceivePost { pieces, from, tag, ignore, context, flags, region, attachment };
     says(&receive, &["ReceivePost {", "ignore: 6"]);
-    let (segments, owner) = (&[], None);
-    says(&RmaPost { pieces, to, segments, data, context, flags, region, owner }, &["RmaPost {"]);
+    let (segments, attachment) = (&[], None);
+    says(
+        &RmaPost { pieces, to, segments, data, context, flags, region, attachment },
+        &["RmaPost {"],
+    );
     let (operation, datatype, form) = (AtomicOperation::Sum, Datatype::Uint64, Form::Base);
     let call = AtomicCall { operation, datatype, form };
     let (operands, compare, results) = (pieces, pieces, pieces);

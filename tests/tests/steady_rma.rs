@@ -119,7 +119,7 @@ impl Link {
             context: 1,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         };
         let atomic = |operation, form| AtomicPost {
             call: AtomicCall { operation, datatype: Datatype::Uint64, form },

@@ -87,7 +87,7 @@ impl Link {
             context: 1,
             flags: self.family(),
             region: None,
-            owner: None,
+            attachment: None,
         })
     }
 
@@ -108,7 +108,7 @@ impl Link {
             context: 2,
             flags: self.family(),
             region: None,
-            owner: None,
+            attachment: None,
         })
     }
 
@@ -184,7 +184,7 @@ fn threads() {
                             context: 1,
                             flags: Flags::TAGGED,
                             region: None,
-                            owner: None,
+                            attachment: None,
                         });
                         assert!(posted.is_ok() || posted == Err(PostError::Again));
                         if posted.is_ok() {

@@ -182,6 +182,9 @@ impl AddressVector {
 
     /// The numbers of a vector that is shared, in the memory that it lies in: the first is what
     /// the first insertion answered. Where nothing was inserted yet there are zeroes.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn shared_numbers(&self) -> Option<&[AtomicU64]> {
         match &self.table {
             Table::Own(_) => None,
@@ -275,17 +278,26 @@ impl AddressVector {
     ///
     /// Load it before reading the entries that a cached route stands for:
     /// whoever sees a number here sees all those removals in the entries.
+    ///
+    /// For engines.
+    #[doc(hidden)]
     pub fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire) // E3: pairs with E4 in remove_locked()
     }
 
     /// How many insertions, removals and new names there were, or [`LOOK_EACH_TIME`]. Cost: one
     /// atomic load, so that an engine notices on every poll what its peers are called.
+    ///
+    /// For engines.
+    #[doc(hidden)]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire) // E5: pairs with E6 in insert_locked() and remove_locked()
     }
 
     /// As [`Self::removals`], wherever the addresses are.
+    ///
+    /// For engines.
+    #[doc(hidden)]
     pub fn removals_everywhere(&self) -> u64 {
         match &self.table {
             Table::Own(_) => self.removals(),
@@ -305,6 +317,9 @@ impl AddressVector {
     }
 
     /// The bits of an address that say whose it is: all but those of its receive context.
+    ///
+    /// For engines.
+    #[doc(hidden)]
     pub fn source_mask(&self) -> FiAddr {
         // rx_ctx_bits is at most 32, so the shift is in range.
         u64::MAX >> self.attributes.rx_ctx_bits
@@ -359,6 +374,9 @@ impl AddressVector {
     }
 
     /// The objects bound to it: endpoints count themselves in and out here.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn binds(&self) -> &BindCount {
         &self.binds
     }

@@ -94,10 +94,7 @@ mod tests {
     use std::os::fd::RawFd;
 
     use super::*;
-    use crate::{
-        completion_queue::store::{Head, Sharing},
-        transport::Bell,
-    };
+    use crate::{completion_queue::store::Head, domain::Sharing, transport::Bell};
 
     struct Silent;
 

@@ -5,9 +5,9 @@ use std::fmt;
 use crate::{
     address::Address,
     address_vector::FI_ADDR_NOTAVAIL,
+    attachment::Attachment,
     error::{Errno, HasErrno},
     flags::Flags,
-    owned::Owner,
 };
 
 /// A successful completion: the union of what every format of fi_cq(3) reports,
@@ -31,7 +31,7 @@ pub struct Entry {
     /// The sender's address in the endpoint's address vector, if it is known.
     pub source: u64,
     /// The buffer that a safe operation had posted.
-    pub(crate) owner: Option<Owner>,
+    pub(crate) attachment: Option<Attachment>,
 }
 
 impl Entry {
@@ -43,12 +43,12 @@ impl Entry {
     /// The buffer of a safe operation, back from the engine. Of several it is a copy of all their
     /// bytes.
     pub fn take_buffer(&mut self) -> Option<Vec<u8>> {
-        self.owner.take().map(Owner::into_buffer)
+        self.attachment.take().map(Attachment::into_buffer)
     }
 
     /// The buffers of a safe operation, as they were posted.
     pub fn take_buffers(&mut self) -> Option<Vec<Vec<u8>>> {
-        self.owner.take().map(Owner::into_buffers)
+        self.attachment.take().map(Attachment::into_buffers)
     }
 }
 
@@ -78,7 +78,7 @@ pub struct ErrorEntry {
     /// The peer, by its address.
     pub source_address: Option<Address>,
     /// The buffer that a safe operation had posted.
-    pub(crate) owner: Option<Owner>,
+    pub(crate) attachment: Option<Attachment>,
 }
 
 impl fmt::Display for ErrorEntry {
@@ -111,18 +111,18 @@ impl ErrorEntry {
             reason,
             source: FI_ADDR_NOTAVAIL,
             source_address: None,
-            owner: None,
+            attachment: None,
         }
     }
 
     /// The buffer of a safe operation, back from the engine. Of several it is a copy of all their
     /// bytes.
     pub fn take_buffer(&mut self) -> Option<Vec<u8>> {
-        self.owner.take().map(Owner::into_buffer)
+        self.attachment.take().map(Attachment::into_buffer)
     }
 
     /// The buffers of a safe operation, as they were posted.
     pub fn take_buffers(&mut self) -> Option<Vec<Vec<u8>>> {
-        self.owner.take().map(Owner::into_buffers)
+        self.attachment.take().map(Attachment::into_buffers)
     }
 }

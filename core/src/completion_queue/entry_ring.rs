@@ -75,7 +75,7 @@ impl EntryRing {
             // caller of `open_window` promised.
             unsafe {
                 let target = &mut *self.window;
-                if target.owner.is_some() {
+                if target.attachment.is_some() {
                     drop_owner(target);
                 }
                 ptr::write(target, entry);
@@ -123,7 +123,7 @@ impl EntryRing {
         if self.is_empty() {
             return false;
         }
-        target.owner = None;
+        target.attachment = None;
         let slot = &self.slots[self.head & (self.slots.len() - 1)];
         let (from, to) = (slot.as_ptr().cast::<u64>(), std::ptr::from_mut(target).cast::<u64>());
         for word in 0..WORDS {
@@ -155,7 +155,7 @@ impl EntryRing {
 #[cold]
 #[inline(never)]
 fn drop_owner(entry: &mut Entry) {
-    entry.owner = None;
+    entry.attachment = None;
 }
 
 impl Drop for EntryRing {
@@ -220,17 +220,17 @@ mod tests {
 
     #[test]
     fn what_is_left_is_dropped_once() {
-        let (owner, _) = crate::owned::Owner::new(vec![1; 100]);
+        let (attachment, _) = crate::attachment::Attachment::new(vec![1; 100]);
         let mut ring = EntryRing::with_capacity(2);
-        ring.push_back(Entry { owner: Some(owner), ..Entry::default() });
+        ring.push_back(Entry { attachment: Some(attachment), ..Entry::default() });
     }
 
     #[test]
     fn what_is_looked_at_where_it_is_is_dropped_once() {
         let mut ring = EntryRing::with_capacity(2);
         let entry = |context| {
-            let (owner, _) = crate::owned::Owner::new(vec![1; 100]);
-            Entry { context, owner: Some(owner), ..Entry::default() }
+            let (attachment, _) = crate::attachment::Attachment::new(vec![1; 100]);
+            Entry { context, attachment: Some(attachment), ..Entry::default() }
         };
         for round in 0..20 {
             (0..round % 4).for_each(|context| ring.push_back(entry(context)));

@@ -47,8 +47,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        completion_queue::store::Sharing,
-        domain::{Domain, DomainOptions},
+        domain::{Domain, DomainOptions, Sharing},
         mock::{MockOptions, MockProvider},
     };
 

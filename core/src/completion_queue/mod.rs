@@ -21,16 +21,16 @@ use std::sync::{
 };
 
 pub use entry::{Entry, ErrorEntry};
-use store::{CompletionStore, Head, Sharing};
+use store::{CompletionStore, Head};
 pub use waiting::QueueWait;
 use window::Window;
 
 use crate::{
     bind_count::BindCount,
-    domain::Domain,
+    domain::{Domain, Sharing},
+    driven_units::DrivenUnits,
     engine::{idle::Idle, unit::Unit},
     error::{Errno, HasErrno},
-    poll_set::PollSet,
     transport::Provider,
 };
 
@@ -77,7 +77,7 @@ impl HasErrno for ReadError {
 pub struct CompletionQueue<P: Provider> {
     domain: Arc<Domain<P>>,
     store: Arc<CompletionStore>,
-    units: PollSet<P>,
+    units: DrivenUnits<P>,
     idle: Idle,
     /// Reads that found something at once since one drove because of that. Threads may lose each
     /// other's counts.
@@ -119,7 +119,7 @@ impl<P: Provider> CompletionQueue<P> {
         Ok(Arc::new(CompletionQueue {
             domain: domain.clone(),
             store: Arc::new(CompletionStore::new(sharing, size, wake)),
-            units: PollSet::new(sharing),
+            units: DrivenUnits::new(sharing),
             idle: Idle::default(),
             undriven: AtomicU32::new(0),
             bound: BindCount::default(),
@@ -136,6 +136,9 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     /// What is bound to it: endpoints count themselves in and out here, and so do poll sets.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn binds(&self) -> &BindCount {
         &self.bound
     }

@@ -15,6 +15,7 @@ use super::{
     window::Window,
 };
 use crate::{
+    domain::Sharing,
     primitive::{AtomicBool, AtomicIsize, Ordering, SegQueue, fence},
     ring::mpmc::{Popped, Ring},
     sleepers::{Entered, Sleepers},
@@ -25,15 +26,6 @@ use crate::{
 const ERROR_MARK: u64 = 1 << 63;
 /// The flags of an entry that is not simply handed over.
 const MARKS: u64 = ERROR_MARK | ANNOUNCEMENT_MARK;
-
-/// Who may touch a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
-    /// One thread at a time, as the application promised (`FI_THREAD_DOMAIN`).
-    Exclusive,
-    /// Any thread at any time.
-    Shared,
-}
 
 #[allow(clippy::large_enum_variant)] // One a queue; a box would add a load to each completion.
 enum Queue {
@@ -199,7 +191,7 @@ impl CompletionStore {
         self.pop_copies(count, |at, entry| {
             take(at, entry);
             // Not inside of the next pop: who drops what it owned may come back here.
-            entry.owner = None;
+            entry.attachment = None;
         })
     }
 

@@ -13,8 +13,8 @@ use super::{
     store::{CompletionStore, Head},
 };
 use crate::{
+    driven_units::Armed,
     engine::{BURST_MAX, sleep::rest},
-    poll_set::Armed,
     sleepers::Entered,
     transport::{Provider, Transport},
 };
@@ -112,6 +112,9 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     /// As [`Self::prepare_wait`], for who looks again soon where the wait says that it has to.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn prepare_nap(&self) -> Option<QueueWait<P>> {
         if self.domain.provider().forked() {
             return None;

@@ -16,9 +16,8 @@ use super::{
 use crate::{
     address::Address,
     address_vector::{AddressVector, AddressVectorAttributes},
-    completion_queue::store::Sharing,
     config::Config,
-    domain::OpenError,
+    domain::{OpenError, Sharing},
     engine::{BURST_MAX, Engine, Setup, report::Side, unit::Unit},
     event_queue::EventQueue,
     flags::Flags,

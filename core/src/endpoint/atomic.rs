@@ -84,7 +84,7 @@ impl<P: Provider> Endpoint<P> {
             context,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         })
     }
 

@@ -6,11 +6,11 @@
 use super::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError, message::Refused};
 use crate::{
     address_vector::FI_ADDR_UNSPEC,
+    attachment::Attachment,
     buffering::{BUFFERED_LIMIT_DEFAULT, BUFFERED_MIN_DEFAULT, BufferingSetup},
     flags::Flags,
     memory::{Piece, Pieces},
     operation::ReceivePost,
-    owned::Owner,
     primitive::{AtomicU64, AtomicUsize, Ordering},
     transport::Provider,
 };
@@ -101,6 +101,9 @@ impl<P: Provider> Endpoint<P> {
     /// Whether a receive with these flags and its family's has buffers that nobody looks at: it is a
     /// discard, or a tag of messages that are buffered. "Tags are posted using fi_trecv, fi_trecvv,
     /// and fi_trecvmsg; however, parameters related to the input buffers are ignored" (fi_tagged(3)).
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn ignores_buffers(&self, flags: Flags) -> bool {
         let plain = self.enabled.get().is_some_and(|enabled| enabled.receive.is_plain(flags));
@@ -121,6 +124,9 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// What events call the endpoint where nobody says otherwise: see [`Self::announce_as`].
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn known_as(&self) -> u64 {
         self.buffering.announced_as.load(Ordering::Relaxed)
     }
@@ -128,6 +134,9 @@ impl<P: Provider> Endpoint<P> {
     /// Says what announcements of untagged messages call the endpoint, and events in the queue of
     /// its domain. Has to be said before the
     /// endpoint is enabled.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn announce_as(&self, fid: u64) {
         self.buffering.announced_as.store(fid, Ordering::Relaxed);
     }
@@ -156,7 +165,7 @@ impl<P: Provider> Endpoint<P> {
             context,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         })
     }
 
@@ -179,8 +188,8 @@ impl<P: Provider> Endpoint<P> {
     /// # Errors
     /// As [`Self::look_at_announced`]; the buffer comes back.
     pub fn claim(&self, announced: u64, buffer: Vec<u8>, context: u64) -> Result<(), Refused> {
-        let (owner, piece) = Owner::new(buffer);
-        let mut owner = Some(owner);
+        let (attachment, piece) = Attachment::new(buffer);
+        let mut attachment = Some(attachment);
         let post = ReceivePost {
             pieces: Pieces::One(piece),
             from: FI_ADDR_UNSPEC,
@@ -189,11 +198,11 @@ impl<P: Provider> Endpoint<P> {
             context,
             flags: Flags::CLAIM | Flags::COMPLETION,
             region: None,
-            owner: Some(&mut owner),
+            attachment: Some(&mut attachment),
         };
         let result =
             self.unit().and_then(|unit| unit.with(|engine| engine.claim_as(announced, post))?);
-        result.map_err(|error| Refused { error, buffer: Owner::reclaim(owner) })
+        result.map_err(|error| Refused { error, buffer: Attachment::reclaim(attachment) })
     }
 
     /// Gives the memory of a message that was announced back. There is no completion.
@@ -209,7 +218,7 @@ impl<P: Provider> Endpoint<P> {
             context: 0,
             flags: Flags::DISCARD,
             region: None,
-            owner: None,
+            attachment: None,
         };
         self.unit()?.with(|engine| engine.claim_as(announced, post))?
     }

@@ -10,11 +10,11 @@ use super::{
 use crate::{
     address_vector::{AddressVector, HeldKeys},
     buffering::BUFFERED,
-    completion_queue::store::Sharing,
     connection::{
         manager::{Connection, Manager, Reporter},
         passive_endpoint::empty_vector,
     },
+    domain::Sharing,
     engine::{Engine, Setup, unit::Unit},
     flags::Flags,
     operation::MESSAGE_MAX,

@@ -5,11 +5,11 @@
 
 use super::{DefaultFlags, Endpoint, PostError};
 use crate::{
+    attachment::Attachment,
     error::{Errno, HasErrno},
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{ReceivePost, SendPost},
-    owned::Owner,
     transport::Provider,
 };
 
@@ -119,8 +119,8 @@ impl<P: Provider> Endpoint<P> {
         context: u64,
         family: Flags,
     ) -> Result<(), Refused> {
-        let (owner, piece) = Owner::new(buffer);
-        let mut owner = Some(owner);
+        let (attachment, piece) = Attachment::new(buffer);
+        let mut attachment = Some(attachment);
         let mut flags = family | self.default_send_flags();
         flags.set(Flags::REMOTE_CQ_DATA, data.is_some());
         let post = SendPost {
@@ -131,10 +131,10 @@ impl<P: Provider> Endpoint<P> {
             context,
             flags: flags | Flags::COMPLETION,
             region: None,
-            owner: Some(&mut owner),
+            attachment: Some(&mut attachment),
         };
         let result = self.post_send(post);
-        result.map_err(|error| Refused { error, buffer: Owner::reclaim(owner) })
+        result.map_err(|error| Refused { error, buffer: Attachment::reclaim(attachment) })
     }
 
     pub(super) fn receive_owned(
@@ -146,8 +146,8 @@ impl<P: Provider> Endpoint<P> {
         context: u64,
         family: Flags,
     ) -> Result<(), Refused> {
-        let (owner, piece) = Owner::new(buffer);
-        let mut owner = Some(owner);
+        let (attachment, piece) = Attachment::new(buffer);
+        let mut attachment = Some(attachment);
         let post = ReceivePost {
             pieces: Pieces::One(piece),
             from,
@@ -156,10 +156,10 @@ impl<P: Provider> Endpoint<P> {
             context,
             flags: family | self.default_receive_flags(family) | Flags::COMPLETION,
             region: None,
-            owner: Some(&mut owner),
+            attachment: Some(&mut attachment),
         };
         let result = self.post_receive(post);
-        result.map_err(|error| Refused { error, buffer: Owner::reclaim(owner) })
+        result.map_err(|error| Refused { error, buffer: Attachment::reclaim(attachment) })
     }
 
     #[inline(always)]
@@ -184,7 +184,7 @@ impl<P: Provider> Endpoint<P> {
             context: 0,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         };
         self.post_unreported(post)
     }

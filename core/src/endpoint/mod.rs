@@ -151,7 +151,8 @@ impl<P: Provider> Endpoint<P> {
         self.seat.as_ref().map_or_else(|| *self.lock_address(), Seat::address)
     }
 
-    /// The same, for who must not wait: none while it is being changed.
+    /// The address that peers insert to reach this endpoint, for who must not wait: none while it is
+    /// being changed.
     pub(crate) fn address_at_once(&self) -> Option<Address> {
         match &self.seat {
             Some(seat) => seat.address_at_once(),
@@ -176,8 +177,11 @@ impl<P: Provider> Endpoint<P> {
 
     /// Asks the transport something that only it knows. Cold.
     ///
+    /// For kestrel's own crates.
+    ///
     /// # Errors
     /// The endpoint is not enabled, or closed.
+    #[doc(hidden)]
     pub fn inspect<R>(&self, ask: impl FnOnce(&P::Transport) -> R) -> Result<R, PostError> {
         self.unit()?.with(|engine| ask(&engine.transport))
     }
@@ -260,8 +264,9 @@ impl<P: Provider> Endpoint<P> {
         Ok(left.min(unit.submissions_left()))
     }
 
-    /// The same of receives, which nothing limits but what waits for another thread: `usize::MAX`
-    /// where there is none. Reference: fi_endpoint(3), `fi_rx_size_left`.
+    /// A lower bound on the receives that may be posted without [`PostError::Again`]. Nothing limits them
+    /// but what waits for another thread: `usize::MAX` where there is none. Reference: fi_endpoint(3),
+    /// `fi_rx_size_left`.
     ///
     /// # Errors
     /// As [`Self::sends_left`].

@@ -6,11 +6,11 @@ use std::sync::{Arc, OnceLock};
 use super::{Endpoint, PostError};
 use crate::{
     address::Address,
-    error::{Errno, HasErrno},
+    error::{Cause, Errno, HasErrno},
     event_queue::{Event, EventQueue},
     flags::Flags,
     operation::SendPost,
-    transport::{Provider, Unreachable},
+    transport::Provider,
 };
 
 /// Why a group was not joined.
@@ -43,7 +43,7 @@ pub enum GroupError {
     NoEventQueue,
     /// The transport refuses.
     #[error("{}", .0.reason)]
-    Refused(Unreachable),
+    Refused(Cause),
     /// The endpoint is not enabled, or closed.
     #[error(transparent)]
     Endpoint(#[from] PostError),
@@ -62,8 +62,8 @@ impl HasErrno for GroupError {
     }
 }
 
-impl From<Unreachable> for GroupError {
-    fn from(why: Unreachable) -> GroupError {
+impl From<Cause> for GroupError {
+    fn from(why: Cause) -> GroupError {
         GroupError::Refused(why)
     }
 }

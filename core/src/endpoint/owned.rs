@@ -4,11 +4,11 @@
 use super::{Endpoint, PostError};
 use crate::{
     address_vector::FI_ADDR_UNSPEC,
+    attachment::Attachment,
     error::{Errno, HasErrno},
     flags::Flags,
     memory::Pieces,
     operation::{ReceivePost, SendPost},
-    owned::Owner,
     transport::Provider,
 };
 
@@ -82,8 +82,8 @@ fn family(is_tagged: bool) -> Flags {
     if is_tagged { Flags::TAGGED } else { Flags::MSG }
 }
 
-fn refused(error: PostError, owner: Option<Owner>) -> RefusedBuffers {
-    RefusedBuffers { error, buffers: owner.map(Owner::into_buffers).unwrap_or_default() }
+fn refused(error: PostError, attachment: Option<Attachment>) -> RefusedBuffers {
+    RefusedBuffers { error, buffers: attachment.map(Attachment::into_buffers).unwrap_or_default() }
 }
 
 impl<P: Provider> Endpoint<P> {
@@ -94,8 +94,8 @@ impl<P: Provider> Endpoint<P> {
     /// As [`Self::post_send`]; the buffers come back.
     pub fn send_message(&self, message: OwnedSend) -> Result<(), RefusedBuffers> {
         let OwnedSend { buffers, to, tag, data, context, mut flags } = message;
-        let (owner, pieces) = Owner::of_several(buffers);
-        let mut owner = Some(owner);
+        let (attachment, pieces) = Attachment::of_several(buffers);
+        let mut attachment = Some(attachment);
         flags.set(Flags::REMOTE_CQ_DATA, data.is_some());
         let result = self.post_send(SendPost {
             pieces: Pieces::Many(&pieces),
@@ -105,9 +105,9 @@ impl<P: Provider> Endpoint<P> {
             context,
             flags: flags | family(tag.is_some()),
             region: None,
-            owner: Some(&mut owner),
+            attachment: Some(&mut attachment),
         });
-        result.map_err(|error| refused(error, owner))
+        result.map_err(|error| refused(error, attachment))
     }
 
     /// Receives into several buffers, or looks for a message, claims or discards it. Cost: as
@@ -117,8 +117,8 @@ impl<P: Provider> Endpoint<P> {
     /// As [`Self::post_receive`]; the buffers come back.
     pub fn receive_message(&self, receive: OwnedReceive) -> Result<(), RefusedBuffers> {
         let OwnedReceive { buffers, from, tag, context, flags } = receive;
-        let (owner, pieces) = Owner::of_several(buffers);
-        let mut owner = Some(owner);
+        let (attachment, pieces) = Attachment::of_several(buffers);
+        let mut attachment = Some(attachment);
         let (asked, ignore) = tag.unwrap_or((0, 0));
         let result = self.post_receive(ReceivePost {
             pieces: Pieces::Many(&pieces),
@@ -128,8 +128,8 @@ impl<P: Provider> Endpoint<P> {
             context,
             flags: flags | family(tag.is_some()),
             region: None,
-            owner: Some(&mut owner),
+            attachment: Some(&mut attachment),
         });
-        result.map_err(|error| refused(error, owner))
+        result.map_err(|error| refused(error, attachment))
     }
 }

@@ -5,11 +5,11 @@
 
 use super::{DefaultFlags, Endpoint, PostError, message::Refused};
 use crate::{
+    attachment::Attachment,
     flags::Flags,
     memory::{Piece, Pieces},
     one_sided::{Action, RMA_IOV_LIMIT, RemotePost, RemoteSegment, RmaPost},
     operation::MESSAGE_MAX,
-    owned::Owner,
     transport::Provider,
 };
 
@@ -99,7 +99,7 @@ impl<P: Provider> Endpoint<P> {
         if post.flags.contains(Flags::INJECT) {
             self.check_inject(post.pieces.total())?;
         }
-        let RmaPost { pieces, to, segments, data, context, flags, region, owner } = post;
+        let RmaPost { pieces, to, segments, data, context, flags, region, attachment } = post;
         self.check_pieces(&pieces)?;
         let total = self.check_remote(needed, segments)?;
         if total != pieces.total() {
@@ -120,7 +120,7 @@ impl<P: Provider> Endpoint<P> {
             context,
             flags,
             region,
-            owner,
+            attachment,
         })
     }
 
@@ -234,7 +234,7 @@ impl<P: Provider> Endpoint<P> {
             context: 0,
             flags: DefaultFlags::injected(self.defaults.write()),
             region: None,
-            owner: None,
+            attachment: None,
         })
     }
 
@@ -247,8 +247,8 @@ impl<P: Provider> Endpoint<P> {
         data: Option<u64>,
         context: u64,
     ) -> Result<(), Refused> {
-        let (owner, piece) = Owner::new(buffer);
-        let mut owner = Some(owner);
+        let (attachment, piece) = Attachment::new(buffer);
+        let mut attachment = Some(attachment);
         let mut flags = self.defaults.transmit() & WRITE_FLAGS | Flags::COMPLETION;
         flags.set(Flags::REMOTE_CQ_DATA, data.is_some());
         if action == Action::Read {
@@ -262,9 +262,9 @@ impl<P: Provider> Endpoint<P> {
             context,
             flags,
             region: None,
-            owner: Some(&mut owner),
+            attachment: Some(&mut attachment),
         };
         let result = self.post_rma(action, post);
-        result.map_err(|error| Refused { error, buffer: Owner::reclaim(owner) })
+        result.map_err(|error| Refused { error, buffer: Attachment::reclaim(attachment) })
     }
 }

@@ -120,7 +120,7 @@ impl<P: Provider> Endpoint<P> {
             context,
             flags: Flags::TAGGED | Flags::PEEK | flags,
             region: None,
-            owner: None,
+            attachment: None,
         })
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{CLAIM_FLAGS, Endpoint, PostError};
 use crate::{
     engine::{
-        submission::{Submission, Unowned},
+        submission::{Submission, Unattached},
         unit::Unit,
     },
     flags::Flags,
@@ -53,7 +53,7 @@ impl<P: Provider> Endpoint<P> {
         post.check_length(enabled.unit.message_max())?;
         post.flags |= when.of_operations(enabled.send.added);
         post.to &= enabled.to_mask;
-        self.trigger(Unowned::send(post)?, when)
+        self.trigger(Unattached::send(post)?, when)
     }
 
     /// Posts a receive once `when` has come: as [`Self::post_receive`].
@@ -73,7 +73,7 @@ impl<P: Provider> Endpoint<P> {
         self.check_pieces(&post.pieces)?;
         post.from |= enabled.from_any.of_family(post.flags);
         post.flags |= when.of_operations(enabled.receive.added);
-        self.trigger(Unowned::receive(post), when)
+        self.trigger(Unattached::receive(post), when)
     }
 
     /// Posts a read once `when` has come: as [`Self::post_read`].
@@ -111,10 +111,10 @@ impl<P: Provider> Endpoint<P> {
         let enabled = self.enabled()?;
         post.flags |= when.of_operations(enabled.send.added);
         post.to &= enabled.to_mask;
-        self.trigger(Unowned::remote(post)?, when)
+        self.trigger(Unattached::remote(post)?, when)
     }
 
-    fn trigger(&self, post: Unowned<'_>, when: &Threshold<P>) -> Result<(), PostError> {
+    fn trigger(&self, post: Unattached<'_>, when: &Threshold<P>) -> Result<(), PostError> {
         if !self.options.capabilities.contains(Flags::TRIGGER) {
             return Err(PostError::NotCapable { missing: Flags::TRIGGER });
         }

@@ -10,11 +10,11 @@ use super::{
 };
 use crate::{
     buffering::Buffering,
-    error::Errno,
+    error::{Cause, Errno},
     flags::Flags,
     protocol::claimed::ClaimedMessages,
     scalable_endpoint::pair::Direction,
-    transport::{PeerIndex, Transport, Unreachable},
+    transport::{PeerIndex, Transport},
 };
 
 impl<T: Transport> Engine<T> {
@@ -59,7 +59,7 @@ impl<T: Transport> Engine<T> {
     /// Peers that have begun one of them are told, so that they do not wait for the rest. What is
     /// under way in the other direction goes on: "Transmit contexts are independent".
     pub(crate) fn leave(&mut self, direction: Direction) {
-        let why = Unreachable {
+        let why = Cause {
             errno: Errno::CONNRESET,
             reason: "the context that it was posted to is closed".to_owned(),
         };
@@ -73,7 +73,7 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    fn discard_sends(&mut self, why: &Unreachable) {
+    fn discard_sends(&mut self, why: &Cause) {
         self.setup.transmit = Side::default();
         (self.setup.one_sided.read, self.setup.one_sided.write) = (None, None);
         for peer in 0..self.peers.len() as PeerIndex {
@@ -88,7 +88,7 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    fn discard_queued(&mut self, peer: PeerIndex, why: &Unreachable) {
+    fn discard_queued(&mut self, peer: PeerIndex, why: &Cause) {
         let (sends, remotes) = (&self.sends, &self.remotes);
         let has_begun = |&queued: &u32| match queued & ONE_SIDED {
             0 => sends[queued].has_begun_with(peer),
@@ -105,7 +105,7 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    fn discard_receives(&mut self, why: &Unreachable) {
+    fn discard_receives(&mut self, why: &Cause) {
         self.setup.receive = Side::default();
         self.setup.one_sided.remote_read = None;
         self.setup.one_sided.remote_write = None;
@@ -135,7 +135,7 @@ impl<T: Transport> Engine<T> {
 
     /// Nobody polls a pair without contexts: who waits for more than has left by now is told by
     /// the end of the lane.
-    fn let_unfinished_go(&mut self, why: &Unreachable) {
+    fn let_unfinished_go(&mut self, why: &Cause) {
         for peer in 0..self.peers.len() as PeerIndex {
             if self.peers[peer as usize].has_work() {
                 self.let_go(peer, why);
@@ -144,7 +144,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Lets a peer go, with all that was under way with it, and tells it.
-    pub(crate) fn let_go(&mut self, peer: PeerIndex, why: &Unreachable) {
+    pub(crate) fn let_go(&mut self, peer: PeerIndex, why: &Cause) {
         self.end_single_copy(peer);
         self.say_bye_to(peer);
         self.part_with(peer, why);

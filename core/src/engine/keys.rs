@@ -72,7 +72,8 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// The same for a call that pushes nothing: what an earlier one kept back leaves.
+    /// What is wrong with an address that has no peer, for a call that pushes nothing: what an earlier
+    /// one kept back leaves.
     #[cold]
     #[inline(never)]
     pub(crate) fn refuse_nobody(&mut self, address: u64) -> PostError {

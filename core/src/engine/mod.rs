@@ -9,6 +9,7 @@
 //! 2. Ownership: [`ownership`] has the rules, [`unit`] an engine that any thread may post to, and
 //!    `submission` what is left for the owner.
 //! 3. Peers: [`route`] leads from an address to a peer, [`keys`] to one by its authorization key;
+//!    `lifecycle` has them connect, arrive and die;
 //!    `names` is about what peers are called, `source` about messages from nobody in the vector,
 //!    [`context`] about scalable endpoints.
 //!    `leaving` is about what has to leave though nobody may poll for it, `gone` gives the places of
@@ -35,6 +36,7 @@ pub mod context;
 mod gone;
 pub mod keys;
 mod leaving;
+mod lifecycle;
 mod names;
 pub mod route;
 mod source;
@@ -165,14 +167,19 @@ pub struct Engine<T: Transport> {
     pub(crate) by_address: HashMap<(Address, KeyNumber), PeerIndex>,
     /// The peer of each address in the address vector, as far as it was used.
     pub(crate) routes: Vec<PeerIndex>,
-    /// The same of addresses that name a receive context.
+    /// The peer of each address that names a receive context, as far as it was used.
     pub(crate) named_routes: FxHashMap<u64, PeerIndex>,
     /// The bits of an address that are not of a receive context.
     pub(crate) source_mask: u64,
+    /// The count of removals that the routes are right for, without another look.
     pub(crate) routes_valid_for: u64,
+    /// The count of changes that what peers are called is right for, without another look.
     pub(crate) sources_valid_for: u64,
-    /// The same two where the vector itself has to be asked each time.
+    /// The count of removals everywhere when the routes were last made anew: what counts where other
+    /// processes share the vector, which has to be asked each time.
     pub(crate) routes_made_for: u64,
+    /// The count of changes everywhere when peers were last named, where other processes share the
+    /// vector.
     pub(crate) sources_made_for: u64,
     pub(crate) tagged: Matcher,
     pub(crate) untagged: Matcher,
@@ -222,7 +229,7 @@ pub struct Engine<T: Transport> {
     pub(crate) fences: Vec<Fence>,
     /// What is submitted and not reported, where completions keep an order.
     pub(crate) transmit_order: Option<Box<Order<Outcome>>>,
-    /// What is matched and not reported, likewise.
+    /// What is matched and not reported, where completions keep an order.
     pub(crate) receive_order: Option<Box<Order<Receipt>>>,
     /// What is matched and not written, where data keeps an order.
     pub(crate) data_order: Option<Box<DataOrder>>,
@@ -406,8 +413,8 @@ impl<T: Transport> Engine<T> {
         self.transport.flush();
     }
 
-    /// The same, but not if the call says in its `flags` that another follows at once: whatever comes
-    /// next, a poll as well, has it leave.
+    /// Has leave what was pushed, unless the call says in its `flags` that another follows at once:
+    /// whatever comes next, a poll as well, has it leave then.
     #[inline(always)]
     pub(crate) fn flush_unless_more(&mut self, flags: Flags) {
         if !flags.contains(Flags::MORE) {

@@ -22,7 +22,8 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// The same for a poll, which does not wait. False: it cannot be told who sent what there may be.
+    /// Makes sure that each peer is called what the address vector calls it now, for a poll, which does
+    /// not wait. False: it cannot be told who sent what there may be.
     #[inline(always)]
     pub(super) fn knows_sources(&mut self) -> bool {
         self.sources_valid_for == self.setup.address_vector.changes() || self.refresh_sources(false)
@@ -53,15 +54,15 @@ impl<T: Transport> Engine<T> {
     }
 
     /// What `peer` sends comes from `source`.
-    pub(crate) fn count_as(&mut self, peer: PeerIndex, source: PeerIndex) {
+    pub(crate) fn attribute_to(&mut self, peer: PeerIndex, source: PeerIndex) {
         let Peer { address, key, .. } = self.peers[source as usize];
         let fi_addr = self.setup.address_vector.names().reported_by(&address, key);
         self.set_source(peer, source, fi_addr);
     }
 
-    /// The same for who waits for nobody. What it is called is found out before anything of it is
-    /// taken, if it cannot be now.
-    pub(crate) fn count_at_once(&mut self, peer: PeerIndex, source: PeerIndex) {
+    /// What `peer` sends comes from `source`: for who waits for nobody. What that is called is found out
+    /// before anything of it is taken, if it cannot be now.
+    pub(crate) fn attribute_at_once(&mut self, peer: PeerIndex, source: PeerIndex) {
         let Peer { address, key, .. } = self.peers[source as usize];
         let names = self.setup.address_vector.names_at_once();
         let fi_addr = names.map(|mut names| names.reported_by(&address, key));

@@ -98,7 +98,7 @@ pub struct Peer {
     pub fi_addr: u64,
     /// Whom its messages come from: itself, unless it is one of several contexts.
     pub source: PeerIndex,
-    /// The same as the matcher has it: see [`crate::tag_match::source_in`].
+    /// Whom its messages come from, as the matcher has it: see [`crate::tag_match::source_in`].
     pub matched_as: SourceIndex,
     /// Its address.
     pub address: Address,
@@ -119,10 +119,9 @@ pub struct Peer {
     pub unconfirmed: VecDeque<(u32, u32)>,
     /// It has said goodbye, and is let go when it is known to have this packet.
     pub leaves_after: Option<u32>,
-    /// Reads and fetching atomics under way, and those of them that the target
-    /// serves bit by bit.
+    /// Reads and fetching atomics under way.
     pub reads: u32,
-    /// As above.
+    /// Those of them that the target serves bit by bit.
     pub long_reads: u32,
     /// What goes through a window to it.
     pub window: PeerWindow,
@@ -134,26 +133,25 @@ pub struct Peer {
     pub replies: VecDeque<Reply>,
     /// What is to be said to it about connections, before all else.
     pub control: Option<Box<Control>>,
-    /// Messages that we have given up since the lane to it was made, and that it has told us of
-    /// since the lane from it was.
+    /// Messages that we have given up since the lane to it was made.
     pub withdrawn: u64,
-    /// As above.
+    /// Messages that it has told us it gave up, since the lane from it was made.
     pub withdrawn_by_it: u64,
     /// Offers open to it, for messages that we read from it: a bit each. And how many there were.
     pub offers: (u8, u16),
     /// Messages that are being fetched from it.
     pub fetches: u32,
-    /// Messages cannot be fetched from it, or it could not fetch one of ours.
+    /// Messages cannot be fetched from it.
     pub unfetchable: bool,
-    /// As above.
+    /// It could not fetch a message of ours.
     pub unfetched: bool,
     /// The region that cannot be leased to it, as was found last.
     pub unlendable: Option<u64>,
     /// It had to register the buffer of the last message of ours that it fetched.
     pub registers: bool,
-    /// It did not let us read its memory, or write to it.
+    /// It did not let us read its memory.
     pub unreadable: bool,
-    /// As above.
+    /// It did not let us write to its memory.
     pub unwritable: bool,
     /// When the last operation with it that was timed was over.
     pub served: Option<Instant>,

@@ -19,10 +19,10 @@ use core_affinity::CoreId;
 
 use crate::{
     domain::OpenError,
-    error::Errno,
-    poll_set::PollSet,
+    driven_units::DrivenUnits,
+    error::{Cause, Errno},
     threads,
-    transport::{Bell, CoreClaim, Provider, Transport, Unreachable},
+    transport::{Bell, CoreClaim, Provider, Transport},
 };
 
 /// How long the helper stays away from an application that polls.
@@ -45,7 +45,7 @@ impl Helper {
     /// Starts a helper that sleeps while there is nothing to do.
     pub fn sleeping<P: Provider>(
         provider: &Arc<P>,
-        units: Arc<PollSet<P>>,
+        units: Arc<DrivenUnits<P>>,
     ) -> Result<Helper, OpenError> {
         Helper::start(provider, "kestrel-progress", move |stop, bell| {
             let mut polls = units.polls();
@@ -79,7 +79,7 @@ impl Helper {
     /// name the same cores.
     pub fn spinning<P: Provider>(
         provider: &Arc<P>,
-        units: Arc<PollSet<P>>,
+        units: Arc<DrivenUnits<P>>,
         cores: &[usize],
     ) -> Result<Helper, OpenError> {
         for &core in cores {
@@ -95,7 +95,7 @@ impl Helper {
 
     fn spinning_on<P: Provider>(
         provider: &Arc<P>,
-        units: Arc<PollSet<P>>,
+        units: Arc<DrivenUnits<P>>,
         core: usize,
         claim: Box<dyn CoreClaim>,
     ) -> Result<Helper, OpenError> {
@@ -141,14 +141,14 @@ impl Helper {
 }
 
 /// Pins the calling thread to a core.
-fn pin(core: usize) -> Result<(), Unreachable> {
+fn pin(core: usize) -> Result<(), Cause> {
     // The set of cores that is passed on holds no higher number, and panics.
     let has_place = core < rustix::thread::CpuSet::MAX_CPU;
     if has_place && core_affinity::set_for_current(CoreId { id: core }) {
         return Ok(());
     }
     let reason = format!("this process may not run on core {core}, or there is none");
-    Err(Unreachable { errno: Errno::INVAL, reason })
+    Err(Cause { errno: Errno::INVAL, reason })
 }
 
 impl Drop for Helper {

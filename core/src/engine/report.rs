@@ -7,14 +7,14 @@ use super::{
     order::transmit::{End, Outcome},
 };
 use crate::{
+    attachment::Attachment,
     completion_queue::{Entry, ErrorEntry, store::CompletionStore},
     counter::CounterCell,
-    error::Errno,
+    error::{Cause, Errno},
     flags::Flags,
     info::MessageOrder,
     operation::{ReceiveOperation, SendOperation},
-    owned::Owner,
-    transport::{PeerIndex, Transport, Unreachable},
+    transport::{PeerIndex, Transport},
     triggered::Tally,
 };
 
@@ -70,14 +70,14 @@ impl Side {
         self.fail_counted_by(self.counter.as_deref(), error);
     }
 
-    /// The same of what has a counter of its own.
+    /// Reports a failure, counted by `counter`.
     fn fail_counted_by(&self, counter: Option<&CounterCell>, mut error: ErrorEntry) {
-        let tally = Owner::take_tally(&mut error.owner);
+        let tally = Attachment::take_tally(&mut error.attachment);
         self.fail_uncounted(error);
         count_failure(tally, counter);
     }
 
-    /// The same of a peek, which receives nothing, so that no counter counts it.
+    /// Reports the failure of a peek, which receives nothing, so that no counter counts it.
     pub fn fail_uncounted(&self, mut error: ErrorEntry) {
         if let Some(queue) = &self.queue {
             error.context = self.blame(error.context);
@@ -145,11 +145,15 @@ pub(crate) fn count_failure(tally: Option<Tally>, counter: Option<&CounterCell>)
 }
 
 #[inline(always)]
-pub(super) fn sent_entry(flags: Flags, context: u64, owner: Option<Owner>) -> Option<Entry> {
+pub(super) fn sent_entry(
+    flags: Flags,
+    context: u64,
+    attachment: Option<Attachment>,
+) -> Option<Entry> {
     flags.contains(Flags::COMPLETION).then(|| Entry {
         context,
         flags: ((flags & MESSAGE_KIND) | Flags::SEND).bits(),
-        owner,
+        attachment,
         ..Entry::default()
     })
 }
@@ -157,8 +161,8 @@ pub(super) fn sent_entry(flags: Flags, context: u64, owner: Option<Owner>) -> Op
 impl<T: Transport> Engine<T> {
     /// A send that has left at once.
     #[inline(always)]
-    pub(crate) fn report_sent(&self, flags: Flags, context: u64, owner: Option<Owner>) {
-        self.report_success(Counted::Sends, sent_entry(flags, context, owner), None);
+    pub(crate) fn report_sent(&self, flags: Flags, context: u64, attachment: Option<Attachment>) {
+        self.report_success(Counted::Sends, sent_entry(flags, context, attachment), None);
     }
 
     /// A send that had to wait.
@@ -169,8 +173,8 @@ impl<T: Transport> Engine<T> {
             let served = &mut self.peers[send.peer as usize].served;
             self.contests.messages.finish(send.total, run, served);
         }
-        let tally = Owner::take_tally(&mut send.owner);
-        let entry = sent_entry(send.flags, send.context, send.owner);
+        let tally = Attachment::take_tally(&mut send.attachment);
+        let entry = sent_entry(send.flags, send.context, send.attachment);
         self.succeed((send.peer, index), Counted::Sends, entry, tally);
     }
 
@@ -190,7 +194,7 @@ impl<T: Transport> Engine<T> {
         self.report_success(counted, entry, tally);
     }
 
-    /// The same of one that failed.
+    /// An operation to a peer, which had that index, has failed.
     #[cold]
     pub(crate) fn fail(
         &mut self,
@@ -240,11 +244,11 @@ impl<T: Transport> Engine<T> {
 
     /// A send that failed.
     #[cold]
-    pub(crate) fn fail_send(&mut self, index: u32, why: &Unreachable) {
+    pub(crate) fn fail_send(&mut self, index: u32, why: &Cause) {
         let mut send = self.sends.remove(index);
         send.lent = None;
         let peer = &self.peers[send.peer as usize];
-        let SendOperation { context, flags, tag, data, owner, .. } = send;
+        let SendOperation { context, flags, tag, data, attachment, .. } = send;
         let error = ErrorEntry {
             context,
             flags: (flags & MESSAGE_KIND) | Flags::SEND,
@@ -257,7 +261,7 @@ impl<T: Transport> Engine<T> {
             reason: why.reason.clone(),
             source: peer.fi_addr,
             source_address: Some(peer.address),
-            owner,
+            attachment,
         };
         self.fail((send.peer, index), Counted::Sends, error);
     }
@@ -271,7 +275,7 @@ impl<T: Transport> Engine<T> {
         let Some(receive) = self.receives.get_mut(index) else {
             return;
         };
-        let tally = Owner::take_tally(&mut receive.owner);
+        let tally = Attachment::take_tally(&mut receive.attachment);
         let entry = receive.flags.contains(Flags::COMPLETION).then(|| Entry {
             context: receive.context,
             flags: (message.flags | Flags::RECV).bits(),
@@ -280,7 +284,7 @@ impl<T: Transport> Engine<T> {
             data: message.data,
             tag: message.tag,
             source,
-            owner: receive.owner.take(),
+            attachment: receive.attachment.take(),
         });
         if let Some(entry) = entry {
             self.push_received(message.peer, entry);
@@ -298,7 +302,7 @@ impl<T: Transport> Engine<T> {
             "a message of {} bytes arrived for a buffer of {room} bytes: {overflow} were discarded",
             message.total
         );
-        let why = Unreachable { errno: Errno::TRUNC, reason };
+        let why = Cause { errno: Errno::TRUNC, reason };
         self.fail_receive(receive, Some(message), room as u64, &why);
     }
 
@@ -310,32 +314,22 @@ impl<T: Transport> Engine<T> {
         receive: ReceiveOperation,
         message: Option<&Message>,
         length: u64,
-        why: &Unreachable,
+        why: &Cause,
     ) {
         let buffer = receive.pieces.view().contiguous(0, usize::MAX).as_ptr() as u64;
         self.fail_receive_into(receive, message, buffer, length, why);
     }
 
-    /// A message of a multi-receive buffer failed; the buffer stays.
+    /// Reports that a receive failed, or a message of a multi-receive buffer, which stays. `buffer` is
+    /// where the message began.
     #[cold]
-    pub(crate) fn fail_receive_at(
-        &mut self,
-        receive: ReceiveOperation,
-        message: &Message,
-        buffer: u64,
-        length: u64,
-        why: &Unreachable,
-    ) {
-        self.fail_receive_into(receive, Some(message), buffer, length, why);
-    }
-
-    fn fail_receive_into(
+    pub(crate) fn fail_receive_into(
         &mut self,
         receive: ReceiveOperation,
         message: Option<&Message>,
         buffer: u64,
         length: u64,
-        why: &Unreachable,
+        why: &Cause,
     ) {
         let peer = message.map(|message| &self.peers[message.peer as usize]);
         let truncated = why.errno == Errno::TRUNC;
@@ -355,7 +349,7 @@ impl<T: Transport> Engine<T> {
             reason: why.reason.clone(),
             source: peer.map_or(crate::address_vector::FI_ADDR_NOTAVAIL, |peer| peer.fi_addr),
             source_address: peer.map(|peer| self.peers[peer.source as usize].address),
-            owner: receive.owner,
+            attachment: receive.attachment,
         };
         if receive.flags.contains(Flags::PEEK) {
             self.setup.receive.fail_uncounted(error);

@@ -53,7 +53,7 @@ impl<T: Transport> Engine<T> {
             self.sound_sleepers -= 1;
         }
         if self.waits_for_room() {
-            // As above.
+            // The ring that this has silenced may not have reached the others yet.
             self.wake_sound_sleepers();
         }
     }

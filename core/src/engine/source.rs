@@ -51,7 +51,7 @@ impl<T: Transport> Engine<T> {
             reason: format!("it came from {address}, which is not in the address vector"),
             source: vector.reported_key(key),
             source_address: Some(address),
-            owner: entry.owner,
+            attachment: entry.attachment,
         });
     }
 }

@@ -2,14 +2,17 @@
 
 use super::Engine;
 use crate::{
+    attachment::Attachment,
     endpoint::PostError,
+    error::Cause,
     flags::Flags,
     memory_region::descriptor::Descriptor,
     one_sided::{RemoteOperation, RemotePost},
-    operation::{Copied, Lent, ReceiveOperation, ReceivePost, SendPost, StoredPieces, room_for},
-    owned::Owner,
+    operation::{
+        AttachmentSlot, Copied, ReceiveOperation, ReceivePost, SendPost, StoredPieces, room_for,
+    },
     shared_context::due::Handed,
-    transport::{Transport, Unreachable},
+    transport::Transport,
     triggered::Tally,
 };
 
@@ -45,62 +48,62 @@ pub(crate) struct Submitted {
     context: u64,
     flags: Flags,
     region: Option<Descriptor>,
-    owner: Option<Owner>,
+    attachment: Option<Attachment>,
 }
 
 impl Submitted {
     /// As it was posted.
     fn as_send(&mut self, to: u64, data: u64) -> SendPost<'_> {
-        let Submitted { pieces, tag, context, flags, region, owner } = self;
+        let Submitted { pieces, tag, context, flags, region, attachment } = self;
         let (tag, context, flags, region) = (*tag, *context, *flags, *region);
-        let (pieces, owner) = (pieces.view(), Some(owner));
-        SendPost { pieces, to, tag, data, context, flags, region, owner }
+        let (pieces, attachment) = (pieces.view(), Some(attachment));
+        SendPost { pieces, to, tag, data, context, flags, region, attachment }
     }
 
     /// As it was posted.
     fn as_receive(&mut self, from: u64, ignore: u64) -> ReceivePost<'_> {
-        let Submitted { pieces, tag, context, flags, region, owner } = self;
+        let Submitted { pieces, tag, context, flags, region, attachment } = self;
         let (tag, context, flags, region) = (*tag, *context, *flags, *region);
-        let (pieces, owner) = (pieces.view(), Some(owner));
-        ReceivePost { pieces, from, tag, ignore, context, flags, region, owner }
+        let (pieces, attachment) = (pieces.view(), Some(attachment));
+        ReceivePost { pieces, from, tag, ignore, context, flags, region, attachment }
     }
 }
 
-/// A submission whose operation's buffer, if it has one, is still with the caller.
-pub(crate) struct Unowned<'a> {
+/// A submission whose attachment, if it has one, is still with the caller.
+pub(crate) struct Unattached<'a> {
     submission: Submission,
-    lent: Lent<'a>,
+    slot: AttachmentSlot<'a>,
 }
 
-impl<'a> Unowned<'a> {
+impl<'a> Unattached<'a> {
     /// # Errors
     /// There is no memory for a copy of what is injected.
     #[cold]
     pub fn send(post: SendPost<'a>) -> Result<Self, PostError> {
         let mut copy = post.injected_copy()?;
         let pieces = StoredPieces::of_send(post.pieces, &mut copy);
-        let SendPost { to, tag, data, context, flags, region, owner: lent, .. } = post;
-        let post = Submitted { pieces, tag, context, flags, region, owner: None };
-        Ok(Unowned { submission: Submission::Send { post, to, data, copy }, lent })
+        let SendPost { to, tag, data, context, flags, region, attachment: slot, .. } = post;
+        let post = Submitted { pieces, tag, context, flags, region, attachment: None };
+        Ok(Unattached { submission: Submission::Send { post, to, data, copy }, slot })
     }
 
     #[cold]
     pub fn receive(post: ReceivePost<'a>) -> Self {
         let pieces = StoredPieces::store(post.pieces);
-        let ReceivePost { from, tag, ignore, context, flags, region, owner: lent, .. } = post;
-        let post = Submitted { pieces, tag, context, flags, region, owner: None };
-        Unowned { submission: Submission::Receive { post, from, ignore }, lent }
+        let ReceivePost { from, tag, ignore, context, flags, region, attachment: slot, .. } = post;
+        let post = Submitted { pieces, tag, context, flags, region, attachment: None };
+        Unattached { submission: Submission::Receive { post, from, ignore }, slot }
     }
 
     /// # Errors
     /// As [`Self::send`].
     #[cold]
     pub fn remote(mut post: RemotePost<'a>) -> Result<Self, PostError> {
-        let (to, lent) = (post.to, post.owner.take());
+        let (to, slot) = (post.to, post.attachment.take());
         // The owner finds out who the peer is.
         let mut operation = Box::new(RemoteOperation::from_post(0, post));
         operation.keep_injected(room_for)?;
-        Ok(Unowned { submission: Submission::Remote { operation, to }, lent })
+        Ok(Unattached { submission: Submission::Remote { operation, to }, slot })
     }
 
     /// As posted.
@@ -128,17 +131,17 @@ impl<'a> Unowned<'a> {
             }
             _ => {}
         }
-        if let Some(owner) = submission.owner() {
-            *owner = Some(Owner::of_work(tally));
+        if let Some(attachment) = submission.attachment() {
+            *attachment = Some(Attachment::of_work(tally));
         }
         submission
     }
 
     /// The submission with its buffer, which the caller has no more.
     pub fn taken(self) -> Submission {
-        let Unowned { mut submission, lent } = self;
-        if let Some(owner) = submission.owner() {
-            *owner = lent.and_then(Option::take);
+        let Unattached { mut submission, slot } = self;
+        if let Some(attachment) = submission.attachment() {
+            *attachment = slot.and_then(Option::take);
         }
         submission
     }
@@ -146,16 +149,16 @@ impl<'a> Unowned<'a> {
     /// The submission with its buffer, which `leave` takes or gives back: a refusal has no side
     /// effect, the buffer is back where it was.
     pub fn leave(self, leave: impl FnOnce(Submission) -> Result<(), Submission>) -> bool {
-        let Unowned { mut submission, lent } = self;
+        let Unattached { mut submission, slot } = self;
         let mut none = None;
-        let lent = lent.unwrap_or(&mut none);
-        if let Some(owner) = submission.owner() {
-            *owner = lent.take();
+        let slot = slot.unwrap_or(&mut none);
+        if let Some(attachment) = submission.attachment() {
+            *attachment = slot.take();
         }
         match leave(submission) {
             Ok(()) => true,
             Err(mut refused) => {
-                *lent = refused.owner().and_then(Option::take);
+                *slot = refused.attachment().and_then(Option::take);
                 false
             }
         }
@@ -163,12 +166,12 @@ impl<'a> Unowned<'a> {
 }
 
 impl Submission {
-    fn owner(&mut self) -> Option<&mut Option<Owner>> {
+    fn attachment(&mut self) -> Option<&mut Option<Attachment>> {
         match self {
             Submission::Send { post, .. } | Submission::Receive { post, .. } => {
-                Some(&mut post.owner)
+                Some(&mut post.attachment)
             }
-            Submission::Remote { operation, .. } => Some(&mut operation.owner),
+            Submission::Remote { operation, .. } => Some(&mut operation.attachment),
             Submission::Handed(_) | Submission::Withdrawn(_) | Submission::Overflow => None,
         }
     }
@@ -195,7 +198,7 @@ impl<T: Transport> Engine<T> {
 
     /// Fails what was left and is not to be posted any more.
     #[cold]
-    pub(crate) fn fail_submission(&mut self, submission: Submission, why: &Unreachable) {
+    pub(crate) fn fail_submission(&mut self, submission: Submission, why: &Cause) {
         match submission {
             Submission::Send { mut post, to, data, .. } => {
                 self.fail_unsent(post.as_send(to, data), why);

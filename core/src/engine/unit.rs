@@ -5,10 +5,10 @@ use std::{cell::UnsafeCell, sync::Arc};
 use super::{
     Engine,
     ownership::Ownership,
-    submission::{Submission, Unowned},
+    submission::{Submission, Unattached},
 };
 use crate::{
-    completion_queue::store::Sharing,
+    domain::Sharing,
     endpoint::PostError,
     one_sided::RemotePost,
     operation::{ReceivePost, SendPost, set_down},
@@ -315,20 +315,20 @@ impl<P: Provider> Unit<P> {
     fn submit_send(&self, post: SendPost<'_>) -> Result<(), PostError> {
         post.check_length(self.message_max)?;
         self.check_place()?;
-        self.submit(Unowned::send(post)?)
+        self.submit(Unattached::send(post)?)
     }
 
     #[cold]
     #[inline(never)]
     fn submit_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
-        self.submit(Unowned::receive(post))
+        self.submit(Unattached::receive(post))
     }
 
     #[cold]
     #[inline(never)]
     fn submit_remote(&self, post: RemotePost<'_>) -> Result<(), PostError> {
         self.check_place()?;
-        self.submit(Unowned::remote(post)?)
+        self.submit(Unattached::remote(post)?)
     }
 
     /// Only what fits the ring is under way beyond the transmit size: a thread that owns the engine
@@ -350,7 +350,7 @@ impl<P: Provider> Unit<P> {
     }
 
     /// Leaves an operation for the owner. A refusal has no side effect.
-    fn submit(&self, post: Unowned<'_>) -> Result<(), PostError> {
+    fn submit(&self, post: Unattached<'_>) -> Result<(), PostError> {
         if !post.leave(|submission| self.submissions.push(submission)) {
             return Err(PostError::Again);
         }

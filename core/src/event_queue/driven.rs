@@ -106,6 +106,9 @@ impl EventQueue {
     }
 
     /// Has reads drive an endpoint with a connection.
+    ///
+    /// For the C door, and endpoints with connections.
+    #[doc(hidden)]
     pub fn add_driven(&self, driven: Arc<dyn Driven>) {
         self.lock_driven().connections.push(driven);
         self.drive_from_now_on();

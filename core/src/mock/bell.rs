@@ -16,8 +16,8 @@ use std::{
 
 use super::lock;
 use crate::{
-    error::Errno,
-    transport::{Bell, Unreachable},
+    error::{Cause, Errno},
+    transport::Bell,
 };
 
 /// Bells that are rung, by what stands for their descriptors.
@@ -57,14 +57,14 @@ pub(super) struct MockBell {
 }
 
 impl MockBell {
-    pub(super) fn new() -> Result<MockBell, Unreachable> {
+    pub(super) fn new() -> Result<MockBell, Cause> {
         let pair = || {
             let (outside, inside) = UnixStream::pair()?;
             inside.set_nonblocking(true)?;
             outside.set_nonblocking(true)?;
             Ok(MockBell { outside, inside })
         };
-        pair().map_err(|error: std::io::Error| Unreachable {
+        pair().map_err(|error: std::io::Error| Cause {
             errno: Errno(error.raw_os_error().unwrap_or(Errno::IO.0)),
             reason: format!("no bell: {error}"),
         })

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::{MockTransport, lane::Lane, lock, peer::Peer};
-use crate::transport::{PeerIndex, TransportEvent, Unreachable};
+use crate::{
+    error::Cause,
+    transport::{PeerIndex, TransportEvent},
+};
 
 pub(super) struct Event {
     /// Looks until it shows.
@@ -13,7 +16,7 @@ pub(super) struct Event {
 
 pub(super) enum What {
     Connected { peer: PeerIndex, lane: Arc<Lane> },
-    Failed { peer: PeerIndex, reason: Unreachable },
+    Failed { peer: PeerIndex, reason: Cause },
     Incoming { lane: Arc<Lane> },
     Died { incarnation: u64 },
     HungUp { lane: Arc<Lane> },

@@ -5,9 +5,9 @@ use std::{collections::HashMap, net::IpAddr};
 use super::{MockTransport, lock};
 use crate::{
     address::Address,
-    error::Errno,
+    error::{Cause, Errno},
     group::{Member, Spread},
-    transport::{Multicast, Transport as _, Unreachable},
+    transport::{Multicast, Transport as _},
 };
 
 /// The groups of a network. Those with another key are others.
@@ -64,10 +64,10 @@ impl MockTransport {
 }
 
 impl Multicast for MockTransport {
-    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Cause> {
         if self.joined.seen.insert(group.ip(), None).is_some() {
             let reason = format!("{} was joined already, by another port", group.ip());
-            return Err(Unreachable { errno: Errno::INVAL, reason });
+            return Err(Cause { errno: Errno::INVAL, reason });
         }
         if receives {
             let mut network = lock(&self.network);

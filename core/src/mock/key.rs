@@ -3,14 +3,14 @@
 use super::{MockTransport, Station, lock};
 use crate::{
     auth_key::{KeyNumber, ONLY_KEY},
-    error::Errno,
-    transport::{PeerIndex, Unreachable},
+    error::{Cause, Errno},
+    transport::PeerIndex,
 };
 
 impl MockTransport {
     /// Which of the keys of `to` ours for `peer` is.
-    pub(super) fn prove(&self, peer: PeerIndex, to: &Station) -> Result<KeyNumber, Unreachable> {
-        let refused = |why| Unreachable {
+    pub(super) fn prove(&self, peer: PeerIndex, to: &Station) -> Result<KeyNumber, Cause> {
+        let refused = |why| Cause {
             errno: Errno::CONNREFUSED,
             reason: format!("{} refused: {why}", to.address),
         };

@@ -37,11 +37,11 @@ use std::{
 use crate::{
     address::Address,
     auth_key::{KeyNumber, Keyring, ProvedKeys},
-    error::Errno,
+    error::{Cause, Errno},
     memory::Piece,
     transport::{
         Arrival, Bell, Confirmation, CoreClaim, Limits, Opening, PeerIndex, Provider, Room,
-        Service, Transport, TransportEvent, Unreachable, Windows,
+        Service, Transport, TransportEvent, Windows,
     },
     wire::{Head, Kind},
 };
@@ -196,16 +196,16 @@ impl MockTransport {
         }
     }
 
-    fn try_connect(&self, address: Address) -> Result<Arc<Station>, Unreachable> {
+    fn try_connect(&self, address: Address) -> Result<Arc<Station>, Cause> {
         let mut network = lock(&self.network);
         let refusal = network.refused.get_mut(&address).filter(|(count, _)| *count > 0);
         if let Some((count, errno)) = refusal {
             *count -= 1;
-            return Err(Unreachable { errno: *errno, reason: format!("{address} refused") });
+            return Err(Cause { errno: *errno, reason: format!("{address} refused") });
         }
         let to = network.stations.get(&address).cloned();
         let service = self.station.service;
-        let to = to.filter(|to| to.service == service).ok_or_else(|| Unreachable {
+        let to = to.filter(|to| to.service == service).ok_or_else(|| Cause {
             errno: Errno::HOSTUNREACH,
             reason: format!("no endpoint listens at {address}"),
         })?;

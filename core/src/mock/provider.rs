@@ -69,7 +69,7 @@ impl MockProvider {
 impl Provider for MockProvider {
     type Transport = MockTransport;
 
-    fn open_as(&self, opening: Opening<'_>) -> Result<MockTransport, Unreachable> {
+    fn open_as(&self, opening: Opening<'_>) -> Result<MockTransport, Cause> {
         let mut network = lock(&self.network);
         network.opened += 1;
         let opened = network.opened;
@@ -80,7 +80,7 @@ impl Provider for MockProvider {
         }
         if network.stations.contains_key(&address) {
             let reason = format!("the address {address} is in use");
-            return Err(Unreachable { errno: Errno::ADDRINUSE, reason });
+            return Err(Cause { errno: Errno::ADDRINUSE, reason });
         }
         let station = Arc::new(Station {
             address,
@@ -110,15 +110,15 @@ impl Provider for MockProvider {
         })
     }
 
-    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Cause> {
         Ok(Box::new(MockBell::new()?))
     }
 
-    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
+    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Cause> {
         if lock(&self.network).cores.insert(core) {
             return Ok(Box::new(MockCore { core, network: self.network.clone() }));
         }
-        Err(Unreachable { errno: Errno::BUSY, reason: format!("core {core} is taken") })
+        Err(Cause { errno: Errno::BUSY, reason: format!("core {core} is taken") })
     }
 
     fn forked(&self) -> bool {

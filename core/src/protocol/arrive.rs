@@ -138,7 +138,7 @@ impl<T: Transport> Engine<T> {
             _ => return self.receive_with_care(receive, &{ message }),
         };
         // Before the payload is written, after which nothing is known of what lies in memory.
-        let ReceiveOperation { context, flags, owner, .. } = self.receives.remove(receive);
+        let ReceiveOperation { context, flags, attachment, .. } = self.receives.remove(receive);
         match tiny {
             Some(word) => piece.part(0, 8).write_word(word),
             None => self.transport.copy_out(0, piece.part(0, message.total)),
@@ -152,7 +152,7 @@ impl<T: Transport> Engine<T> {
             data: message.data,
             tag: message.tag,
             source,
-            owner,
+            attachment,
         });
     }
 
@@ -162,8 +162,8 @@ impl<T: Transport> Engine<T> {
         self.receives_in_order || self.is_unknown(source)
     }
 
-    /// The same where the buffer is in several pieces, or too small, or the sender unknown, or
-    /// completions or data keep an order.
+    /// Receives a whole message where the buffer is in several pieces, or too small, or the sender
+    /// unknown, or completions or data keep an order.
     #[cold]
     #[inline(never)]
     fn receive_with_care(&mut self, receive: u32, message: &Message) {
@@ -288,7 +288,8 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// The same of one whose receive was given up meanwhile: whoever waits for it is told.
+    /// Answers the last arrival, an eager message whose receive was given up meanwhile, if its sender
+    /// waits for that.
     #[cold]
     pub(crate) fn refuse_taken(&mut self, peer: PeerIndex, head: Head) {
         self.refuse_arrival(peer, self.awaited_of(head));
@@ -374,8 +375,8 @@ impl<T: Transport> Engine<T> {
         self.reply(peer, Reply::new(Kind::Acknowledge, operation, 0));
     }
 
-    /// The same at the end of an arrival, which is the only place where a peer can be dropped
-    /// because it never takes its replies.
+    /// Tells the sender that its message was delivered, or matched, at the end of an arrival: the only
+    /// place where a peer can be dropped because it never takes its replies.
     #[cold]
     #[inline(never)]
     fn acknowledge_arrival(&mut self, peer: PeerIndex, operation: u64) {

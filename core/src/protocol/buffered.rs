@@ -10,11 +10,12 @@ use crate::{
     completion_queue::Entry,
     endpoint::PostError,
     engine::Engine,
+    error::Cause,
     flags::Flags,
     operation::{Body, Incoming, ReceiveOperation, ReceivePost, StoredPieces, Target},
     protocol::single_copy::STRETCH,
     tag_match::SourceIndex,
-    transport::{PeerIndex, Transport, Unreachable},
+    transport::{PeerIndex, Transport},
 };
 
 impl<T: Transport> Engine<T> {
@@ -196,7 +197,7 @@ impl<T: Transport> Engine<T> {
     /// knows where the message lies; what counters count is the claim.
     fn announce(&mut self, parked: u32, context: u64, receive: Option<u32>) {
         let limit = self.buffering.as_ref().map_or(0, |buffering| buffering.setup.limit);
-        let owner = receive.and_then(|receive| self.receives.remove(receive).owner);
+        let attachment = receive.and_then(|receive| self.receives.remove(receive).attachment);
         let message = &mut self.unexpected[parked];
         let peer = message.peer;
         let more = if message.total > limit { Flags::MORE } else { Flags::empty() };
@@ -208,7 +209,7 @@ impl<T: Transport> Engine<T> {
             data: message.data,
             tag: message.tag,
             source: self.peers[peer as usize].fi_addr,
-            owner,
+            attachment,
         };
         let acknowledge = message.acknowledge.take();
         let announcer = self.buffering.as_ref().and_then(|buffering| buffering.announcer.as_ref());
@@ -318,7 +319,7 @@ impl<T: Transport> Engine<T> {
         &mut self,
         parked: u32,
         incoming: &Incoming,
-        why: &Unreachable,
+        why: &Cause,
     ) -> Option<u32> {
         let buffering = self.buffering.as_mut()?;
         let message = buffering.get(parked)?;

@@ -169,7 +169,7 @@ impl<T: Transport> Engine<T> {
             data: message.data,
             tag: message.tag,
             source,
-            owner: None,
+            attachment: None,
         };
         self.push_received(peer, entry);
     }
@@ -187,7 +187,7 @@ impl<T: Transport> Engine<T> {
             reason: "no message that the peek asks for has arrived".into(),
             source: crate::address_vector::FI_ADDR_NOTAVAIL,
             source_address: None,
-            owner: None,
+            attachment: None,
         });
     }
 

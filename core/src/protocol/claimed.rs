@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::{
+    error::Cause,
     tag_match::{Matcher, SourceIndex},
-    transport::Unreachable,
 };
 
 /// A matcher asks for a source; a context has none.
@@ -19,7 +19,7 @@ const NO_SOURCE: SourceIndex = 0;
 pub(crate) struct ClaimedMessages {
     here: Matcher,
     /// Those whose senders have gone with what was missing.
-    lost: HashMap<u64, Unreachable>,
+    lost: HashMap<u64, Cause>,
 }
 
 /// A message that a context names.
@@ -28,7 +28,7 @@ pub(crate) enum Claimed {
     /// A parked message.
     Here(u32),
     /// Its sender has gone with what was missing.
-    Lost(Unreachable),
+    Lost(Cause),
 }
 
 impl ClaimedMessages {
@@ -61,7 +61,7 @@ impl ClaimedMessages {
     }
 
     /// Those of `parked` that are claimed are lost, and why.
-    pub fn lose(&mut self, parked: &HashSet<u32>, why: &Unreachable) {
+    pub fn lose(&mut self, parked: &HashSet<u32>, why: &Cause) {
         for (message, _) in self.here.posted() {
             if parked.contains(&message) {
                 self.lost.insert(self.here.posted_tag(message), why.clone());
@@ -94,7 +94,7 @@ mod tests {
     fn what_is_lost_is_told_once() {
         let mut claimed = ClaimedMessages::default();
         (0..10).for_each(|context| claimed.insert(context, 100 + context as u32));
-        let why = Unreachable { errno: Errno::CONNRESET, reason: "it went".into() };
+        let why = Cause { errno: Errno::CONNRESET, reason: "it went".into() };
         claimed.lose(&HashSet::from([103, 109, 200]), &why);
         assert!(claimed.contains(3) && claimed.is_lost(3) && !claimed.is_lost(4));
         assert_eq!(claimed.messages().count(), 8);

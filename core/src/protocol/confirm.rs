@@ -74,7 +74,7 @@ impl<T: Transport> Engine<T> {
         moved
     }
 
-    /// The same of one peer.
+    /// Completes what one peer has.
     pub(crate) fn take_confirmed_of(&mut self, peer: PeerIndex) {
         self.transport.look_for_confirmations();
         self.take_known_of(peer);

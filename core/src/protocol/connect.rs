@@ -12,12 +12,11 @@ use crate::{
         nonce,
         request::{Answer, AskedFor},
     },
-    engine::Engine,
-    engine::peer::PeerState,
-    error::Errno,
+    engine::{Engine, peer::PeerState},
+    error::{Cause, Errno},
     event_queue::Event,
     memory::Piece,
-    transport::{PeerIndex, Transport, Unreachable},
+    transport::{PeerIndex, Transport},
     wire::{FULL, Head, Kind, UNANSWERED, WITHDRAWN},
 };
 
@@ -252,7 +251,7 @@ impl<T: Transport> Engine<T> {
     /// Lets go of a peer that nothing else is left to say to, which lets go of us when it hears so.
     fn hang_up(&mut self, peer: PeerIndex) {
         let reason = "there is nothing left to say".to_owned();
-        self.let_go(peer, &Unreachable { errno: Errno::CONNRESET, reason });
+        self.let_go(peer, &Cause { errno: Errno::CONNRESET, reason });
     }
 
     /// A packet about connections. Its data is bounded, its words are checked.
@@ -438,7 +437,7 @@ impl<T: Transport> Engine<T> {
 
     /// Everything that `peer` was part of has failed: what that is to connections.
     #[cold]
-    pub(crate) fn lose(&mut self, peer: PeerIndex, why: &Unreachable) {
+    pub(crate) fn lose(&mut self, peer: PeerIndex, why: &Cause) {
         match self.manager.as_deref_mut() {
             None => {}
             Some(Manager::Listener(listener)) => {
@@ -460,7 +459,7 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    fn end_connection(&mut self, why: &Unreachable) {
+    fn end_connection(&mut self, why: &Cause) {
         let Some(connection) = self.connection() else {
             return;
         };
@@ -493,6 +492,6 @@ impl<T: Transport> Engine<T> {
     }
 }
 
-fn canceled_since(why: &str) -> Unreachable {
-    Unreachable { errno: Errno::CANCELED, reason: why.to_owned() }
+fn canceled_since(why: &str) -> Cause {
+    Cause { errno: Errno::CANCELED, reason: why.to_owned() }
 }

@@ -29,8 +29,8 @@ const ROUNDS: usize = 3;
 /// before holds twice as long, until the slower manner takes one in a thousand.
 const VALID_MIN: u32 = 512;
 const VALID_MAX: u32 = 32_768;
-/// The same of the first, which is made while buffers have no pages yet and caches are cold: it is
-/// often wrong.
+/// For how many operations the first decision holds, which is made while buffers have no pages yet and
+/// caches are cold: it is often wrong.
 const VALID_FIRST: u32 = 64;
 /// The shortest operations that are told apart by length: the logarithm of their bytes.
 const SHORTEST: u32 = 11;
@@ -306,7 +306,8 @@ mod tests {
         play_at(contest, TOTAL, count, batch, costs)
     }
 
-    /// The same with operations of that length.
+    /// Plays `count` operations of `total` bytes, of which `batch` end at once; how many went each
+    /// manner.
     fn play_at(
         contest: &mut Contest,
         total: usize,

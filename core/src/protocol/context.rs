@@ -23,7 +23,7 @@ impl<T: Transport> Engine<T> {
         let valid = is_first && (1..CONTEXTS_MAX as u64).contains(&index) && self.manager.is_none();
         let endpoint = endpoint_address(record.address, index).filter(|_| valid);
         match endpoint.map(|at| (at, self.transport.speaks_for(peer, at))) {
-            Some((endpoint, Some(true))) => self.count_as_context(peer, endpoint),
+            Some((endpoint, Some(true))) => self.attribute_to_endpoint(peer, endpoint),
             Some((_, None)) => {
                 self.leave_for_the_moment();
                 return false;
@@ -34,21 +34,21 @@ impl<T: Transport> Engine<T> {
     }
 
     /// `peer` is a context of the endpoint at that address.
-    fn count_as_context(&mut self, peer: PeerIndex, endpoint: Address) {
+    fn attribute_to_endpoint(&mut self, peer: PeerIndex, endpoint: Address) {
         let key = self.peers[peer as usize].key;
         let source = self.peer_of(endpoint, key);
         self.forget_shared_source(peer);
-        self.count_as(peer, source);
+        self.attribute_to(peer, source);
         self.note_shared_source(peer);
     }
 
     /// `peer` comes anew: whose context it is it has to say again.
-    pub(crate) fn count_alone(&mut self, peer: PeerIndex) {
+    pub(crate) fn attribute_to_itself(&mut self, peer: PeerIndex) {
         let source = self.peers[peer as usize].source;
         if source != peer && !self.has_other_contexts(peer) {
             self.forget_shared_source(source);
         }
-        self.count_at_once(peer, peer);
+        self.attribute_at_once(peer, peer);
     }
 
     /// Whether another context of the endpoint that `peer` is part of is connected to us.

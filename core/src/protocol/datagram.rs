@@ -108,8 +108,8 @@ impl<T: Transport> Engine<T> {
         let record = &self.peers[peer as usize];
         let is_ready = record.state == PeerState::Ready;
         if is_ready && record.queue.is_empty() && self.push_eager(peer, &post, piece) {
-            let owner = post.owner.and_then(Option::take);
-            self.report_sent_behind(peer, post.flags, post.context, owner);
+            let attachment = post.attachment.and_then(Option::take);
+            self.report_sent_behind(peer, post.flags, post.context, attachment);
             return Ok(());
         }
         let holds = match is_ready {
@@ -129,8 +129,8 @@ impl<T: Transport> Engine<T> {
                 self.ensure_connection(peer);
             }
             self.count_dropped_send();
-            let owner = post.owner.and_then(Option::take);
-            self.report_sent_behind(peer, post.flags, post.context, owner);
+            let attachment = post.attachment.and_then(Option::take);
+            self.report_sent_behind(peer, post.flags, post.context, attachment);
         }
         Ok(())
     }

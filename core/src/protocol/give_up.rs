@@ -11,9 +11,9 @@ use std::collections::HashSet;
 
 use crate::{
     engine::{Engine, peer::Reply},
-    error::Errno,
+    error::{Cause, Errno},
     operation::{SendOperation, SendStage, Target},
-    transport::{PeerIndex, Transport, Unreachable},
+    transport::{PeerIndex, Transport},
     wire::Kind,
 };
 
@@ -31,7 +31,7 @@ impl SendOperation {
 impl<T: Transport> Engine<T> {
     /// Gives up the sends to `peer` that have begun: none of their memory is read for it any more
     /// when this returns, or what is read is not believed.
-    pub(crate) fn give_up_sends(&mut self, peer: PeerIndex, why: &Unreachable) {
+    pub(crate) fn give_up_sends(&mut self, peer: PeerIndex, why: &Cause) {
         let begun = |&send: &u32| self.sends[send].has_begun_with(peer);
         let begun: Vec<u32> = self.sends.indices().filter(begun).collect();
         let awaited = begun.iter().filter(|&&send| self.sends[send].is_awaited());
@@ -87,7 +87,7 @@ impl<T: Transport> Engine<T> {
         let (peer, operation) = (self.incoming[index].peer, self.incoming[index].operation);
         let address = self.peers[self.peers[peer as usize].source as usize].address;
         let reason = format!("{address} gave the message up: the context that sent it is closed");
-        let why = Unreachable { errno: Errno::CONNRESET, reason };
+        let why = Cause { errno: Errno::CONNRESET, reason };
         self.peers[peer as usize].incoming.remove(&operation);
         if let Some(parked) = self.fail_incoming(index, &why)
             && !self.fail_held(peer, parked, &why)
@@ -100,7 +100,7 @@ impl<T: Transport> Engine<T> {
 
     /// Gives up what is arriving from `peer`, and tells it: nothing is written to a receive's
     /// buffer any more when this returns.
-    pub(crate) fn give_up_arriving(&mut self, peer: PeerIndex, why: &Unreachable) {
+    pub(crate) fn give_up_arriving(&mut self, peer: PeerIndex, why: &Cause) {
         self.let_windows_end(peer);
         let is_wanted = |target| !matches!(target, Target::Nowhere | Target::GivenUp);
         let wanted = |&index: &u32| is_wanted(self.incoming[index].target);

@@ -6,7 +6,7 @@
 
 use crate::{
     engine::{Engine, order::receive::Receipt, peer::Reply, report::Message, shortage::growth_of},
-    error::Errno,
+    error::{Cause, Errno},
     flags::Flags,
     operation::{Body, Incoming, SendStage, Target, Unexpected},
     protocol::{
@@ -15,7 +15,7 @@ use crate::{
         in_sight::IN_SIGHT,
     },
     tag_match::{STICKY, SourceIndex},
-    transport::{Arrival, PeerIndex, Transport, Unreachable},
+    transport::{Arrival, PeerIndex, Transport},
     wire::{self, ENVELOPE_COST, Kind, LONG_WORDS},
 };
 
@@ -400,7 +400,7 @@ impl<T: Transport> Engine<T> {
             self.finish_send(index);
         } else {
             let reason = format!("the receiver gave the message up (error {errno})");
-            self.fail_send(index, &Unreachable { errno: Errno(errno as i32), reason });
+            self.fail_send(index, &Cause { errno: Errno(errno as i32), reason });
         }
         // A fenced send may have waited for this.
         self.note_backlog(peer);
@@ -418,11 +418,6 @@ impl<T: Transport> Engine<T> {
         }
         let room = self.receives[receive].pieces.view().total();
         Target::Receive { receive, start: 0, room }
-    }
-
-    /// Where a message goes whose receive is not posted, since it found the message waiting.
-    pub(crate) fn open_unposted(&mut self, receive: u32, total: usize) -> Target {
-        self.open_receive(receive, false, total)
     }
 
     /// All of a message is in its receive's buffer: of one that was `incoming`, or came at once.

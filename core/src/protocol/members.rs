@@ -70,7 +70,7 @@ impl Held {
             context: 0,
             flags: self.flags,
             region: None,
-            owner: None,
+            attachment: None,
         }
     }
 }

@@ -9,11 +9,12 @@ use crate::{
     completion_queue::Entry,
     endpoint::PostError,
     engine::{Engine, report::Message},
+    error::Cause,
     flags::Flags,
     operation::{ReceiveOperation, ReceivePost, Target},
     protocol::receive::canceled,
     tag_match::{STICKY, SourceIndex},
-    transport::{PeerIndex, Transport, Unreachable},
+    transport::{PeerIndex, Transport},
 };
 
 impl<T: Transport> Engine<T> {
@@ -108,7 +109,7 @@ impl<T: Transport> Engine<T> {
             data: message.data,
             tag: message.tag,
             source: self.peers[message.peer as usize].fi_addr,
-            owner: None,
+            attachment: None,
         };
         self.leave_multi(receive, Some((entry, message.peer)));
     }
@@ -137,7 +138,7 @@ impl<T: Transport> Engine<T> {
         match message {
             Some((mut entry, peer)) if !buffer.canceled => {
                 entry.flags |= Flags::MULTI_RECV.bits();
-                entry.owner = buffer.owner;
+                entry.attachment = buffer.attachment;
                 self.push_received(peer, entry);
             }
             message => {
@@ -163,7 +164,7 @@ impl<T: Transport> Engine<T> {
         let entry = Entry {
             context: buffer.context,
             flags: Flags::MULTI_RECV.bits(),
-            owner: buffer.owner,
+            attachment: buffer.attachment,
             ..Entry::default()
         };
         if let Some(queue) = &self.setup.receive.queue {
@@ -183,13 +184,13 @@ impl<T: Transport> Engine<T> {
             "a message of {} bytes arrived where {room} bytes of a multi-receive buffer were left",
             message.total
         );
-        let why = Unreachable { errno: crate::error::Errno::TRUNC, reason };
-        self.fail_receive_at(operation, message, buffer, room as u64, &why);
+        let why = Cause { errno: crate::error::Errno::TRUNC, reason };
+        self.fail_receive_into(operation, Some(message), buffer, room as u64, &why);
     }
 
     /// The posted buffer is canceled or its only sender died. What still arrives
     /// into it (after a death nothing does) comes before the error.
-    pub(crate) fn fail_multi(&mut self, receive: u32, why: &Unreachable) {
+    pub(crate) fn fail_multi(&mut self, receive: u32, why: &Cause) {
         let operation = &mut self.receives[receive];
         operation.exhausted = true;
         if operation.arriving > 0 {
@@ -206,10 +207,10 @@ impl<T: Transport> Engine<T> {
         receive: u32,
         message: &Message,
         placed: u64,
-        why: &Unreachable,
+        why: &Cause,
     ) {
         let operation = self.receives[receive].shadow();
-        self.fail_receive_at(operation, message, 0, placed, why);
+        self.fail_receive_into(operation, Some(message), 0, placed, why);
         self.leave_multi(receive, None);
     }
 }

@@ -93,8 +93,8 @@ impl<T: Transport> Engine<T> {
             Spread::Carried => {}
         }
         // Datagrams to peers and to groups are in one line.
-        let owner = post.owner.and_then(Option::take);
-        self.report_sent_behind(0, post.flags, post.context, owner);
+        let attachment = post.attachment.and_then(Option::take);
+        self.report_sent_behind(0, post.flags, post.context, attachment);
         Ok(())
     }
 

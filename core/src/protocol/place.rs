@@ -46,7 +46,7 @@ impl Body {
         if length <= 16 { Body::Small([0; 2]) } else { Body::Large(vec![0; length].into()) }
     }
 
-    /// The same; none if there is no memory for it.
+    /// A body of exactly `length` bytes; none if there is no memory for it.
     pub fn try_new(length: usize) -> Option<Body> {
         if length <= 16 {
             return Some(Body::Small([0; 2]));

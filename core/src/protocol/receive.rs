@@ -6,7 +6,7 @@ use crate::{
     buffering::BUFFERED,
     endpoint::PostError,
     engine::{Engine, order::receive::Receipt, peer::ONE_SIDED, report::Message},
-    error::{Errno, HasErrno},
+    error::{Cause, Errno},
     flags::Flags,
     memory::Pieces,
     operation::{ReceiveOperation, ReceivePost, StoredPieces, Target, Unexpected, set_down},
@@ -14,7 +14,7 @@ use crate::{
     protocol::{claim::retrieves, fence::Earlier},
     scalable_endpoint::pair::Direction,
     tag_match::{ANY_SOURCE, Matcher, STICKY, SourceIndex},
-    transport::{Transport, Unreachable},
+    transport::Transport,
 };
 
 /// What makes a receive more than a buffer to be filled once.
@@ -55,8 +55,8 @@ impl<T: Transport> Engine<T> {
         self.receive_as::<false>(source, post)
     }
 
-    /// The same where whom it is for is not in the address vector. What retrieves a claimed message names
-    /// that by its context, and who sent it may have been removed since.
+    /// Posts a receive from somebody who is not in the address vector. What retrieves a claimed message
+    /// names that by its context, and who sent it may have been removed since.
     #[cold]
     #[inline(never)]
     fn receive_from_nobody(&mut self, post: ReceivePost<'_>) -> Result<(), PostError> {
@@ -68,8 +68,8 @@ impl<T: Transport> Engine<T> {
         posted
     }
 
-    /// The same where the post says which region its buffer lies in. Apart, since the others would pay
-    /// for what they have not.
+    /// Posts a receive that says which region its buffer lies in. Apart, since the others would pay for
+    /// what they have not.
     #[inline(never)]
     fn receive_in_region(
         &mut self,
@@ -121,11 +121,13 @@ impl<T: Transport> Engine<T> {
     /// an error completion.
     #[cold]
     pub(crate) fn receive_submitted(&mut self, post: ReceivePost<'_>) {
-        let mut owner = post.owner.and_then(Option::take);
-        let post = ReceivePost { owner: None, ..post };
-        if let Err(refused) = self.receive(ReceivePost { owner: Some(&mut owner), ..post }) {
-            let why = Unreachable { errno: refused.errno(), reason: refused.to_string() };
-            let operation = ReceiveOperation { owner, ..ReceiveOperation::from_post(post) };
+        let mut attachment = post.attachment.and_then(Option::take);
+        let post = ReceivePost { attachment: None, ..post };
+        if let Err(refused) =
+            self.receive(ReceivePost { attachment: Some(&mut attachment), ..post })
+        {
+            let why = Cause::of(&refused);
+            let operation = ReceiveOperation { attachment, ..ReceiveOperation::from_post(post) };
             self.fail_receive(operation, None, 0, &why);
         }
     }
@@ -134,7 +136,8 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn receive_parked(&mut self, receive: u32, parked: u32) {
         self.know_sources();
         let Unexpected { peer, total, .. } = self.unexpected[parked];
-        let target = self.open_unposted(receive, total);
+        // It found the message waiting, so it is not posted.
+        let target = self.open_receive(receive, false, total);
         if self.waits_for_data(peer) {
             return self.hold(target, parked);
         }
@@ -177,7 +180,7 @@ impl<T: Transport> Engine<T> {
 
     /// Drops parked messages that their sender can no longer finish, which whoever has claimed one
     /// is told. Looks once through everything that is parked, however many they are.
-    pub(crate) fn forget_unexpected(&mut self, parked: &HashSet<u32>, why: &Unreachable) {
+    pub(crate) fn forget_unexpected(&mut self, parked: &HashSet<u32>, why: &Cause) {
         if parked.is_empty() {
             return;
         }
@@ -209,7 +212,8 @@ impl<T: Transport> Engine<T> {
         self.posted_and_receives(posted).map(|(matcher, _)| matcher)
     }
 
-    /// The same, and the receives that it has the numbers of.
+    /// The matcher that receives of this kind are posted to, and the receives that it has the numbers
+    /// of.
     fn posted_and_receives(
         &mut self,
         posted: Posted,
@@ -280,7 +284,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// A posted receive, already out of the matcher, fails.
-    pub(crate) fn fail_posted(&mut self, receive: u32, why: &Unreachable) {
+    pub(crate) fn fail_posted(&mut self, receive: u32, why: &Cause) {
         if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
             return self.fail_multi(receive, why);
         }
@@ -295,7 +299,7 @@ impl<T: Transport> Engine<T> {
         receive: u32,
         message: &Message,
         placed: u64,
-        why: &Unreachable,
+        why: &Cause,
     ) {
         if self.receives_in_order {
             let receipt = Receipt::Failed { receive, message: *message, placed, why: why.clone() };
@@ -310,7 +314,7 @@ impl<T: Transport> Engine<T> {
         receive: u32,
         message: &Message,
         placed: u64,
-        why: &Unreachable,
+        why: &Cause,
     ) {
         if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
             return self.fail_arriving_multi(receive, message, placed, why);
@@ -321,8 +325,8 @@ impl<T: Transport> Engine<T> {
     }
 }
 
-pub(crate) fn canceled() -> Unreachable {
-    Unreachable { errno: Errno::CANCELED, reason: "canceled by the application".into() }
+pub(crate) fn canceled() -> Cause {
+    Cause { errno: Errno::CANCELED, reason: "canceled by the application".into() }
 }
 
 impl ReceiveOperation {
@@ -341,7 +345,7 @@ impl ReceiveOperation {
             exhausted: false,
             canceled: false,
             region: None,
-            owner: post.owner.and_then(Option::take),
+            attachment: post.attachment.and_then(Option::take),
         }
     }
 }

@@ -10,12 +10,12 @@ use crate::{
         peer::PeerState,
         report::Counted,
     },
-    error::HasErrno,
+    error::{Cause, HasErrno},
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{Copied, SendOperation, SendPost, SendStage, StoredPieces, set_down},
     protocol::fence::Earlier,
-    transport::{PeerIndex, Room, Transport, Unreachable},
+    transport::{PeerIndex, Room, Transport},
     wire::{self, ENVELOPE_COST, Head, Kind},
 };
 
@@ -70,7 +70,7 @@ impl<T: Transport> Engine<T> {
     ) -> Result<(), PostError> {
         if piece.len() > self.limits.short || post.flags.intersects(NEEDS_RECORD) {
             if self.push_longer(peer, post.flags, post.tag, post.data, piece) {
-                self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
+                self.report_sent(post.flags, post.context, post.attachment.and_then(Option::take));
                 return Ok(());
             }
             let whole = self.limits.single.max(self.injected_whole(post.flags));
@@ -86,7 +86,7 @@ impl<T: Transport> Engine<T> {
         }
         if clear && self.push_eager(peer, &post, piece) {
             self.peers[peer as usize].charged += cost;
-            self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
+            self.report_sent(post.flags, post.context, post.attachment.and_then(Option::take));
             return Ok(());
         }
         self.send_later(peer, set_down(post), piece)
@@ -143,7 +143,11 @@ impl<T: Transport> Engine<T> {
             && self.push_eager(peer, &post, piece)
         {
             self.peers[peer as usize].charged += piece.len() as u64 + ENVELOPE_COST;
-            self.report_sent(post.flags, post.context, post.owner.take().and_then(Option::take));
+            self.report_sent(
+                post.flags,
+                post.context,
+                post.attachment.take().and_then(Option::take),
+            );
             return Ok(());
         }
         self.send_queued(peer, post)
@@ -181,8 +185,8 @@ impl<T: Transport> Engine<T> {
             self.check_place(peer)?;
             if self.push_eager(peer, &post, piece) {
                 self.peers[peer as usize].charged += piece.len() as u64 + ENVELOPE_COST;
-                let owner = post.owner.and_then(Option::take);
-                self.report_sent_behind(peer, post.flags, post.context, owner);
+                let attachment = post.attachment.and_then(Option::take);
+                self.report_sent_behind(peer, post.flags, post.context, attachment);
                 return Ok(());
             }
         }
@@ -291,7 +295,7 @@ impl<T: Transport> Engine<T> {
     /// Fails a send that was left for the owner, and cannot be taken.
     pub(crate) fn refuse_submitted(&mut self, post: SendPost<'_>, refused: &PostError) {
         let reason = format!("before the send left: {refused}");
-        let error = post.failed(&Unreachable { errno: refused.errno(), reason });
+        let error = post.failed(&Cause { errno: refused.errno(), reason });
         let outcome = Outcome { counted: Counted::Sends, end: End::Failure(error) };
         match self.datagrams.is_some() {
             true => self.report_behind(0, outcome),
@@ -300,19 +304,19 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Fails a send that has no record.
-    pub(crate) fn fail_unsent(&mut self, post: SendPost<'_>, why: &Unreachable) {
+    pub(crate) fn fail_unsent(&mut self, post: SendPost<'_>, why: &Cause) {
         self.report_failure(Counted::Sends, post.failed(why));
     }
 }
 
 impl SendPost<'_> {
     /// The error of a send that has no record.
-    fn failed(self, why: &Unreachable) -> ErrorEntry {
+    fn failed(self, why: &Cause) -> ErrorEntry {
         let flags = (self.flags & (Flags::TAGGED | Flags::MSG)) | Flags::SEND;
         ErrorEntry {
             data: self.data,
             tag: self.tag,
-            owner: self.owner.and_then(Option::take),
+            attachment: self.attachment.and_then(Option::take),
             ..ErrorEntry::new(self.context, flags, why.errno, why.reason.clone())
         }
     }
@@ -356,7 +360,7 @@ impl SendOperation {
             consented: false,
             run: None,
             region: post.region,
-            owner: post.owner.and_then(Option::take),
+            attachment: post.attachment.and_then(Option::take),
         }
     }
 

@@ -6,14 +6,14 @@ use crate::{
     auth_key::KeyNumber,
     endpoint::PostError,
     engine::{Engine, peer::Peer},
-    error::Errno,
+    error::{Cause, Errno},
     flags::Flags,
     operation::ReceivePost,
     shared_context::{
         pool::{Envelope, Matched, Parked, SharedPool, SharedSeat},
         sources::Source,
     },
-    transport::{PeerIndex, Transport, Unreachable},
+    transport::{PeerIndex, Transport},
 };
 
 impl<T: Transport> Engine<T> {
@@ -174,7 +174,7 @@ impl<T: Transport> Engine<T> {
 
     /// `source` is gone, and with it whatever shared receives are directed at it wait for, unless they may
     /// have it by another endpoint.
-    pub(crate) fn fail_shared_from(&mut self, source: PeerIndex, why: &Unreachable) {
+    pub(crate) fn fail_shared_from(&mut self, source: PeerIndex, why: &Cause) {
         let is_elsewhere = self.forget_shared_source(source);
         let Some(shared) = self.shared.as_ref().filter(|it| it.has_sources && !is_elsewhere) else {
             return;
@@ -188,7 +188,7 @@ impl<T: Transport> Engine<T> {
         &mut self,
         pool: &SharedPool,
         (address, key): (Address, KeyNumber),
-        why: &Unreachable,
+        why: &Cause,
     ) {
         let gone = pool.lock().take_directed(address, key);
         gone.into_iter().for_each(|operation| self.fail_receive(operation, None, 0, why));
@@ -197,7 +197,7 @@ impl<T: Transport> Engine<T> {
     /// The endpoint is about to be closed.
     pub(crate) fn leave_shared(&mut self) {
         let reason = "the endpoint that the message came to was closed".to_owned();
-        let why = Unreachable { errno: Errno::CANCELED, reason };
+        let why = Cause { errno: Errno::CANCELED, reason };
         for peer in 0..self.peers.len() as PeerIndex {
             self.give_up_arriving(peer, &why);
         }
@@ -208,7 +208,7 @@ impl<T: Transport> Engine<T> {
                 let address = source.0;
                 let reason =
                     format!("{address} is gone, and so is the last endpoint that it spoke to");
-                let why = Unreachable { errno: Errno::CONNRESET, reason };
+                let why = Cause { errno: Errno::CONNRESET, reason };
                 self.fail_directed(&pool, source, &why);
             }
         }

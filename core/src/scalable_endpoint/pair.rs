@@ -12,13 +12,13 @@ use super::{
 use crate::{
     address::Address,
     address_vector::{AddressVector, HeldKeys},
-    completion_queue::store::Sharing,
-    domain::{Domain, OpenError},
+    domain::{Domain, OpenError, Sharing},
     endpoint::{Endpoint, EndpointError},
     engine::{Engine, Setup, unit::Unit},
+    error::Cause,
     flags::Flags,
     shared_context::{SharedTransmit, receive::SharedReceive},
-    transport::{Opening, Provider, Transport, Unreachable},
+    transport::{Opening, Provider, Transport},
 };
 
 /// Which context of a pair.
@@ -204,7 +204,7 @@ pub(super) fn set_apart<P: Provider>(
     if apart.load(Ordering::Relaxed) == wanted {
         return Ok(());
     }
-    let mut reopen = |count: usize, apart| -> Result<(), (usize, Unreachable)> {
+    let mut reopen = |count: usize, apart| -> Result<(), (usize, Cause)> {
         for (index, state) in states[..count].iter_mut().enumerate() {
             state.transport = None;
             let opened = open_at(provider, Opening { apart, ..opening }, state.address);

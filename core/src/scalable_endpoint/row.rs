@@ -2,8 +2,8 @@
 
 use crate::{
     address::Address,
-    error::Errno,
-    transport::{Opening, Provider, Transport, Unreachable},
+    error::{Cause, Errno},
+    transport::{Opening, Provider, Transport},
 };
 
 /// Rows of ports that are tried until all of one are free.
@@ -14,7 +14,7 @@ pub(super) fn open_row<P: Provider>(
     provider: &P,
     opening: Opening<'_>,
     count: usize,
-) -> Result<Vec<P::Transport>, Unreachable> {
+) -> Result<Vec<P::Transport>, Cause> {
     let is_ours_to_choose = opening.address.is_none_or(|address| address.port() == 0);
     // Held until a row is found, so that none is tried twice.
     let mut taken = Vec::new();
@@ -39,7 +39,7 @@ fn extend<P: Provider>(
     opening: Opening<'_>,
     row: &mut Vec<P::Transport>,
     count: usize,
-) -> Result<(), Unreachable> {
+) -> Result<(), Cause> {
     let first = row[0].address();
     while row.len() < count {
         let next = place_in_row(first, row.len(), count)?;
@@ -55,7 +55,7 @@ pub(super) fn open_beside<P: Provider>(
     opening: Opening<'_>,
     row: &[Address],
     address: Address,
-) -> Result<Vec<Option<P::Transport>>, Unreachable> {
+) -> Result<Vec<Option<P::Transport>>, Cause> {
     let opened = (0..row.len()).map(|index| {
         let next = place_in_row(address, index, row.len())?;
         (!row.contains(&next)).then(|| open_at(provider, opening, next)).transpose()
@@ -67,12 +67,12 @@ pub(super) fn open_at<P: Provider>(
     provider: &P,
     opening: Opening<'_>,
     address: Address,
-) -> Result<P::Transport, Unreachable> {
+) -> Result<P::Transport, Cause> {
     provider.open_as(Opening { address: Some(address), ..opening })
 }
 
-fn place_in_row(first: Address, index: usize, count: usize) -> Result<Address, Unreachable> {
-    context_address(first, index as u64).ok_or_else(|| Unreachable {
+fn place_in_row(first: Address, index: usize, count: usize) -> Result<Address, Cause> {
+    context_address(first, index as u64).ok_or_else(|| Cause {
         errno: Errno::ADDRINUSE,
         reason: format!("there are no {count} ports from {first} on"),
     })

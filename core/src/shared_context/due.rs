@@ -152,7 +152,7 @@ mod tests {
             context: number,
             flags: Flags::MSG,
             region: None,
-            owner: None,
+            attachment: None,
         });
         let envelope = Envelope { tagged: false, source: Source::Anybody, tag: 0, ignore: 0 };
         let matched = Some(Matched { operation, buffer: None });

@@ -3,8 +3,8 @@
 
 use super::receive::SharedReceive;
 use crate::{
-    endpoint::message::Refused, flags::Flags, memory::Pieces, operation::ReceivePost, owned::Owner,
-    transport::Provider,
+    attachment::Attachment, endpoint::message::Refused, flags::Flags, memory::Pieces,
+    operation::ReceivePost, transport::Provider,
 };
 
 impl<P: Provider> SharedReceive<P> {
@@ -40,8 +40,8 @@ impl<P: Provider> SharedReceive<P> {
         context: u64,
         kind: Flags,
     ) -> Result<(), Refused> {
-        let (owner, piece) = Owner::new(buffer);
-        let mut owner = Some(owner);
+        let (attachment, piece) = Attachment::new(buffer);
+        let mut attachment = Some(attachment);
         let flags = self.default_flags().receive_of(kind) | kind | Flags::COMPLETION;
         let post = ReceivePost {
             pieces: Pieces::One(piece),
@@ -51,9 +51,9 @@ impl<P: Provider> SharedReceive<P> {
             context,
             flags,
             region: None,
-            owner: Some(&mut owner),
+            attachment: Some(&mut attachment),
         };
         let posted = self.post_receive(post);
-        posted.map_err(|error| Refused { error, buffer: Owner::reclaim(owner) })
+        posted.map_err(|error| Refused { error, buffer: Attachment::reclaim(attachment) })
     }
 }

@@ -46,6 +46,9 @@ impl<P: Provider> SharedTransmit<P> {
     }
 
     /// The endpoints bound to it.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn binds(&self) -> &BindCount {
         &self.binds
     }

@@ -143,6 +143,9 @@ impl<P: Provider> SharedReceive<P> {
     }
 
     /// The endpoints bound to it.
+    ///
+    /// For the C door.
+    #[doc(hidden)]
     pub fn binds(&self) -> &BindCount {
         &self.binds
     }

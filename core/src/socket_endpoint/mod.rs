@@ -39,9 +39,9 @@ pub use incoming::Received;
 use crate::{
     address::Address,
     address_vector::AddressVector,
-    completion_queue::{CompletionQueue, store::Sharing},
+    completion_queue::CompletionQueue,
     connection::{manager::Link, passive_endpoint::PassiveEndpoint, request::ConnectionRequest},
-    domain::{Domain, OpenError},
+    domain::{Domain, OpenError, Sharing},
     endpoint::{Endpoint, EndpointError, EndpointOptions},
     event_queue::EventQueue,
     flags::Flags,

@@ -1,6 +1,7 @@
 //! What happens to peers.
 
-use super::{PeerIndex, Unreachable};
+use super::PeerIndex;
+use crate::error::Cause;
 use crate::{address::Address, auth_key::KeyNumber};
 
 /// What a transport tells its engine beside packets. All of it is cold.
@@ -18,7 +19,7 @@ pub enum TransportEvent {
         /// The peer that `connect` named.
         peer: PeerIndex,
         /// Why.
-        reason: Unreachable,
+        reason: Cause,
     },
     /// Somebody wants to send to us: the engine answers with `adopt`.
     Incoming {
@@ -54,7 +55,7 @@ pub enum TransportEvent {
         /// The peer.
         peer: PeerIndex,
         /// What it did.
-        reason: Unreachable,
+        reason: Cause,
     },
 }
 

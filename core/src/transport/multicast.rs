@@ -1,6 +1,7 @@
 //! Groups, and datagrams to all who hear one.
 
-use super::{PeerIndex, Unreachable};
+use super::PeerIndex;
+use crate::error::Cause;
 use crate::{
     address::Address,
     error::Errno,
@@ -15,9 +16,9 @@ use crate::{
 pub trait Multicast {
     /// Joins a multicast group, to hear it if `receives`. Sending takes joining as well. Whoever
     /// sends to it from when this has returned is heard. Cold.
-    fn join(&mut self, group: Address, _receives: bool) -> Result<Spread, Unreachable> {
+    fn join(&mut self, group: Address, _receives: bool) -> Result<Spread, Cause> {
         let reason = format!("nothing carries datagrams to {group}");
-        Err(Unreachable { errno: Errno::OPNOTSUPP, reason })
+        Err(Cause { errno: Errno::OPNOTSUPP, reason })
     }
 
     /// Who hears a group that is listed, but for ourselves, if that has changed since the last

@@ -1,9 +1,8 @@
 //! What makes transports, and what else a domain needs of the system.
 
-use std::os::fd::RawFd;
-
-use super::{Service, Transport, Unreachable};
-use crate::address::Address;
+use super::{Bell, Service, Transport};
+use crate::error::Cause;
+use crate::{address::Address, core_claim::ClaimedCore};
 
 /// What a transport is opened with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,22 +36,20 @@ pub trait Provider: Send + Sync + 'static {
     type Transport: Transport;
 
     /// Opens a reliable transport at `address`, with that key: see [`Opening`].
-    fn open(
-        &self,
-        address: Option<Address>,
-        auth_key: &[u8],
-    ) -> Result<Self::Transport, Unreachable> {
+    fn open(&self, address: Option<Address>, auth_key: &[u8]) -> Result<Self::Transport, Cause> {
         self.open_as(Opening { address, auth_key, ..Opening::default() })
     }
 
     /// Opens a transport.
-    fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Unreachable>;
+    fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Cause>;
 
     /// A bell of its own, to wake sleepers from other threads.
-    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable>;
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Cause>;
 
-    /// Claims a core for a spinning helper: one a host.
-    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable>;
+    /// Claims a core for a spinning helper: one a host, whatever its transport.
+    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Cause> {
+        Ok(Box::new(ClaimedCore::new(core)?))
+    }
 
     /// Whether atomic operations are for adapters alone, as the user has declared it: see
     /// [`crate::protocol::window::atomic`].
@@ -68,16 +65,6 @@ pub trait Provider: Send + Sync + 'static {
     /// Whether this process is a child that was forked after the provider came
     /// into being: no call into kestrel can work there. Cost: one load.
     fn forked(&self) -> bool;
-}
-
-/// A doorbell: an eventfd, as a sleeper sees it.
-pub trait Bell: Send + Sync {
-    /// Makes the bell readable.
-    fn ring(&self);
-    /// Makes it silent again.
-    fn drain(&self);
-    /// What to wait for.
-    fn fd(&self) -> RawFd;
 }
 
 /// A core that this process has claimed; dropping it gives the core back.

@@ -40,7 +40,7 @@ pub trait SingleCopy {
         None
     }
 
-    /// The same for the messages that we send to it.
+    /// Where we and `peer` claim blocks of the messages that we send to it, if we can help.
     fn claims_to(&self, _peer: PeerIndex) -> Option<&Claims> {
         None
     }

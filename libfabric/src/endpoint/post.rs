@@ -267,7 +267,7 @@ fn of_send(
         context: context as u64,
         flags,
         region: None,
-        owner: None,
+        attachment: None,
     }
 }
 
@@ -301,7 +301,7 @@ pub unsafe fn inject(
         context: 0,
         flags,
         region: None,
-        owner: None,
+        attachment: None,
     }))
 }
 
@@ -447,7 +447,7 @@ fn of_receive(
         context: context as u64,
         flags: flags | tag.family,
         region: None,
-        owner: None,
+        attachment: None,
     }
 }
 

@@ -64,7 +64,7 @@ fn of_pieces<'a>(
     flags: Flags,
 ) -> RmaPost<'a> {
     let (data, context) = (0, context as u64);
-    RmaPost { pieces, to, segments, data, context, flags, region, owner: None }
+    RmaPost { pieces, to, segments, data, context, flags, region, attachment: None }
 }
 
 /// One buffer; none if it is missing.
@@ -216,7 +216,7 @@ pub unsafe fn with_post(
         context: msg.context as u64,
         flags,
         region,
-        owner: None,
+        attachment: None,
     })
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use kestrel::{Domain, Endpoint, objects};
 use kestrel_core::{
-    completion_queue::store::Sharing,
+    domain::Sharing,
     endpoint::{DefaultFlags, EndpointOptions},
     error::Errno,
     flags::Flags,

@@ -121,7 +121,7 @@ impl Side {
         let pieces = Pieces::One(if verb == Verb::Read { results } else { source });
         let flags = Flags::empty();
         let (data, region) = (0, Descriptor::of(KEY));
-        let post = RmaPost { pieces, to, segments, data, context, flags, region, owner: None };
+        let post = RmaPost { pieces, to, segments, data, context, flags, region, attachment: None };
         outcome(match verb {
             Verb::Read => self.endpoint.post_read(post),
             _ => self.endpoint.post_write(post),

@@ -23,7 +23,7 @@ use kestrel_core::{
         lane::{CONTINUATION_BYTES, INLINE_WORDS, LaneControl, Line},
         leases::Leases,
     },
-    wire::Head,
+    wire::{CORE_FLAGS, Head},
 };
 
 pub use crate::lane_error::LaneError;
@@ -64,6 +64,8 @@ const FILLED_IN_SIGHT: u8 = 0x80;
 /// The inline word that says where.
 const CHUNK_WORD: usize = INLINE_WORDS - 1;
 
+// Core and the lane share the byte of flags.
+const _: () = assert!((SPILLED | CHUNKED | FILLED_IN_SIGHT) & CORE_FLAGS == 0);
 const _: () = assert!(LINES_OFFSET + LINES * size_of::<Line>() == crate::region::LANE_HEAD_BYTES);
 const _: () = assert!(size_of::<LaneControl>() <= FILLING_OFFSET);
 const _: () = assert!(FILLING_OFFSET + size_of::<Filling>() <= CLAIMS_OFFSET);

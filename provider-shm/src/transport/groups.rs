@@ -4,9 +4,9 @@ use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use kestrel_core::{
     address::Address,
-    error::{Errno, HasErrno},
+    error::{Cause, Errno, HasErrno},
     group::{Member, Spread},
-    transport::{Multicast, Unreachable},
+    transport::Multicast,
 };
 
 use super::ShmTransport;
@@ -44,15 +44,15 @@ impl ShmTransport {
 }
 
 impl Multicast for ShmTransport {
-    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Cause> {
         let ip = group.ip().to_canonical();
         if self.groups.joined.contains_key(&ip) {
             let reason = format!("{ip} was joined already, by another port");
-            return Err(Unreachable { errno: Errno::INVAL, reason });
+            return Err(Cause { errno: Errno::INVAL, reason });
         }
         let refused = |error: crate::group_table::GroupError| {
             let reason = format!("{ip} cannot be joined: {error}");
-            Unreachable { errno: error.errno(), reason }
+            Cause { errno: error.errno(), reason }
         };
         let table = self.groups.tables.open(&self.groups.auth_key, ip).map_err(refused)?;
         if receives {

@@ -9,7 +9,7 @@ impl ShmTransport {
     #[cold]
     #[inline(never)]
     pub(super) fn broke(&mut self, peer: PeerIndex, error: LaneError) {
-        let reason = Unreachable { errno: Errno::CONNABORTED, reason: error.to_string() };
+        let reason = Cause { errno: Errno::CONNABORTED, reason: error.to_string() };
         self.close_lanes(peer);
         self.tell(TransportEvent::Broken { peer, reason });
     }
@@ -101,7 +101,7 @@ impl ShmTransport {
             }
             StationEvent::Failed { request, error } => {
                 self.peer(request).connecting = false;
-                let reason = Unreachable { errno: Errno(error.errno()), reason: error.to_string() };
+                let reason = Cause::of(&error);
                 self.tell(TransportEvent::Failed { peer: request, reason });
             }
             StationEvent::Incoming { lane, pool, bell, peer } => {

@@ -26,11 +26,9 @@ use std::{
 use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
-    error::Errno,
+    error::{Cause, Errno},
     memory::Piece,
-    transport::{
-        Arrival, Confirmation, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable,
-    },
+    transport::{Arrival, Confirmation, Limits, PeerIndex, Room, Transport, TransportEvent},
     wire::{Head, Kind},
 };
 
@@ -378,10 +376,6 @@ impl Transport for ShmTransport {
 
     fn bell(&self) -> RawFd {
         self.station.bell().as_raw_fd()
-    }
-
-    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
-        crate::doorbell::wait_any(bells, timeout);
     }
 }
 

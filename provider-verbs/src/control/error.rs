@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use kestrel_core::{error::Errno, transport::Unreachable};
+use kestrel_core::error::{Cause, Errno, HasErrno};
 use thiserror::Error;
 
 use super::wire::{RejectReason, VERSION, WireError, text_of};
@@ -38,9 +38,8 @@ pub enum ConnectError {
     System { to: SocketAddr, call: &'static str, source: io::Error },
 }
 
-impl ConnectError {
-    /// The error number that C callers know.
-    pub fn errno(&self) -> Errno {
+impl HasErrno for ConnectError {
+    fn errno(&self) -> Errno {
         match self {
             ConnectError::Nobody { .. } | ConnectError::Route { .. } => Errno::HOSTUNREACH,
             ConnectError::TimedOut { .. } => Errno::TIMEDOUT,
@@ -62,8 +61,8 @@ impl ConnectError {
     }
 }
 
-impl From<ConnectError> for Unreachable {
-    fn from(error: ConnectError) -> Unreachable {
-        Unreachable { errno: error.errno(), reason: error.to_string() }
+impl From<ConnectError> for Cause {
+    fn from(error: ConnectError) -> Cause {
+        Cause::of(&error)
     }
 }

@@ -11,9 +11,10 @@ use std::{
 
 use kestrel_core::{
     address::Address,
+    error::Cause,
     group::Spread,
     memory::Piece,
-    transport::{Multicast, PeerIndex, TransportEvent, Unreachable},
+    transport::{Multicast, PeerIndex, TransportEvent},
     wire::Head,
 };
 
@@ -106,11 +107,11 @@ impl<V: Verbs> UdTransport<V> {
 }
 
 impl<V: Verbs> Multicast for UdTransport<V> {
-    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Cause> {
         let ip = group.ip();
         if self.groups.joined.contains_key(&ip) {
             let reason = format!("{ip} was joined already, by another port");
-            return Err(Unreachable { errno: kestrel_core::error::Errno::INVAL, reason });
+            return Err(Cause { errno: kestrel_core::error::Errno::INVAL, reason });
         }
         let group = self.shared.device.join_group(GroupRequest {
             group: ip,

@@ -41,7 +41,7 @@ use self::{
     receiving::{Packet, Stranger},
 };
 use crate::{
-    bell::{EitherBell, wait_any},
+    bell::EitherBell,
     control::{Command, Control},
     receive_pool::{BUFFER_BYTES, BufferIndex, SLAB_BUFFERS},
     send_pool::SendPool,
@@ -333,10 +333,6 @@ impl<V: Verbs> Transport for UdTransport<V> {
 
     fn bell(&self) -> RawFd {
         self.either.fd()
-    }
-
-    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
-        wait_any(bells, timeout);
     }
 }
 

@@ -3,8 +3,8 @@
 use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, ONLY_KEY},
-    error::Errno,
-    transport::{PeerIndex, TransportEvent, Unreachable},
+    error::{Cause, Errno},
+    transport::{PeerIndex, TransportEvent},
 };
 
 use super::{HEAD_BYTES, UdTransport};
@@ -147,7 +147,7 @@ impl<V: Verbs> UdTransport<V> {
             let address = offer.address;
             let reason =
                 format!("{address} broke the protocol: it names itself as another peer does");
-            let reason = Unreachable { errno: Errno::CONNABORTED, reason };
+            let reason = Cause { errno: Errno::CONNABORTED, reason };
             return self.tell(TransportEvent::Broken { peer, reason });
         }
         self.drop_heard(peer);

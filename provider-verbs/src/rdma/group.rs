@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kestrel_core::transport::wait_any;
 use rdma_core_sys::rdmacm::*;
 use rustix::net::sockopt;
 
@@ -20,7 +21,6 @@ use super::{
     socket_address::SocketAddress,
 };
 use crate::{
-    bell::wait_any,
     device::LinkLayer,
     manager::Manager,
     partition,

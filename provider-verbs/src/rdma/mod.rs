@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use kestrel_core::{error::HasErrno, fork_guard::Mark, memory::Piece, transport::Unreachable};
+use kestrel_core::{error::Cause, fork_guard::Mark, memory::Piece};
 use rdma_core_sys::{Library, verbs::*};
 
 pub use self::{
@@ -85,9 +85,8 @@ impl RcProvider<Rdma> {
     ///
     /// # Errors
     /// Why there is no device to use.
-    pub fn new(options: VerbsOptions) -> Result<Self, Unreachable> {
-        let refuse =
-            |error: DeviceError| Unreachable { errno: error.errno(), reason: error.to_string() };
+    pub fn new(options: VerbsOptions) -> Result<Self, Cause> {
+        let refuse = |error: DeviceError| Cause::of(&error);
         let (device, ip) = Rdma::open(&options)?;
         let first = || Interfaces::of_host().first();
         let default_ip = options.default_ip.or(ip).or_else(first).ok_or_else(|| {
@@ -112,9 +111,8 @@ fn marks_of(open: &query::OpenDevice) -> [Mark; 2] {
 
 impl Rdma {
     /// Opens the device, and says which IP address its network has.
-    fn open(options: &VerbsOptions) -> Result<(Rdma, Option<IpAddr>), Unreachable> {
-        let refuse =
-            |error: DeviceError| Unreachable { errno: error.errno(), reason: error.to_string() };
+    fn open(options: &VerbsOptions) -> Result<(Rdma, Option<IpAddr>), Cause> {
+        let refuse = |error: DeviceError| Cause::of(&error);
         let library = Library::open().map_err(|error| refuse(error.into()))?;
         // Keeps a fork from moving registered memory, on kernels that would (before 5.12).
         // SAFETY: it takes nothing, and refuses where it comes too late.

@@ -16,13 +16,7 @@ mod receiving;
 mod sending;
 mod window;
 
-use std::{
-    collections::VecDeque,
-    mem::ManuallyDrop,
-    os::fd::RawFd,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, mem::ManuallyDrop, os::fd::RawFd, sync::Arc, time::Instant};
 
 use kestrel_core::{
     address::Address,
@@ -48,7 +42,7 @@ use self::{
     window::Window,
 };
 use crate::{
-    bell::{EitherBell, wait_any},
+    bell::EitherBell,
     control::{Command, Control},
     receive_pool::{BUFFER_BYTES, BufferIndex},
     send_pool::SendPool,
@@ -361,10 +355,6 @@ impl<V: Verbs> Transport for RcTransport<V> {
 
     fn bell(&self) -> RawFd {
         self.either.fd()
-    }
-
-    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
-        wait_any(bells, timeout);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Receiving: packets wait in their buffers, in order for each peer, until they are consumed.
 
 use kestrel_core::{
-    error::Errno,
+    error::{Cause, Errno},
     memory::Piece,
-    transport::{Arrival, PeerIndex, TransportEvent, Unreachable},
+    transport::{Arrival, PeerIndex, TransportEvent},
     wire::Head,
 };
 
@@ -303,7 +303,7 @@ impl<V: Verbs> RcTransport<V> {
             && !std::mem::replace(&mut lane.broken, true)
         {
             let reason = format!("{} broke the protocol: {what}", lane.peer.address);
-            let reason = Unreachable { errno: Errno::CONNABORTED, reason };
+            let reason = Cause { errno: Errno::CONNABORTED, reason };
             self.tell(TransportEvent::Broken { peer, reason });
         }
     }

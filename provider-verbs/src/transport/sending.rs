@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use kestrel_core::{
-    error::Errno,
+    error::{Cause, Errno},
     memory::Piece,
-    transport::{PeerIndex, TransportEvent, Unreachable},
+    transport::{PeerIndex, TransportEvent},
     wire::{Head, Kind},
 };
 
@@ -119,7 +119,7 @@ impl<V: Verbs> RcTransport<V> {
             return;
         };
         if !std::mem::replace(&mut lane.failed, true) {
-            let reason = Unreachable { errno: error.errno(), reason: error.to_string() };
+            let reason = Cause::of(error);
             self.tell(TransportEvent::Broken { peer, reason });
         }
     }
@@ -199,7 +199,7 @@ impl<V: Verbs> RcTransport<V> {
             return self.tell_end(peer, in_order);
         }
         let reason = format!("the connection failed: {status}");
-        let reason = Unreachable { errno: Errno::CONNABORTED, reason };
+        let reason = Cause { errno: Errno::CONNABORTED, reason };
         self.tell(TransportEvent::Broken { peer, reason });
     }
 

@@ -14,8 +14,8 @@ use crate::common::{
 use kestrel_core::{
     address::Address,
     auth_key::{AuthKey, Keyring},
-    error::Errno,
-    transport::{Opening, Provider, Service, Transport, TransportEvent, Unreachable},
+    error::{Cause, Errno},
+    transport::{Opening, Provider, Service, Transport, TransportEvent},
 };
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
@@ -275,7 +275,7 @@ fn who_takes_the_last_place_costs_nobody_theirs() {
 }
 
 /// What comes of a connect to a listener that `answer`s like this.
-fn connect_to(answer: impl FnOnce(TcpStream) + Send + 'static) -> Unreachable {
+fn connect_to(answer: impl FnOnce(TcpStream) + Send + 'static) -> Cause {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = Address::from(listener.local_addr().unwrap());
     let answers = std::thread::spawn(move || answer(listener.accept().unwrap().0));

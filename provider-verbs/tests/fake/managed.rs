@@ -8,11 +8,9 @@ use crate::common::{
 };
 use kestrel_core::{
     auth_key::Keyring,
-    error::Errno,
+    error::{Cause, Errno},
     memory::Piece,
-    transport::{
-        Confirmation as _, Opening, Provider, Transport, TransportEvent, Unreachable, Windows as _,
-    },
+    transport::{Confirmation as _, Opening, Provider, Transport, TransportEvent, Windows as _},
     window::{Access, Direction, RegistrationRequest, Request, Started},
     wire::Kind,
 };
@@ -260,7 +258,7 @@ fn what_was_not_confirmed_leaves_nothing_behind() {
 }
 
 /// What comes of a connect to a listener that says this to whoever asks; none: that it is gone.
-fn connect_to(answer: impl Fn(&Raw, &FakeId, &[u8]) + Send + 'static) -> Unreachable {
+fn connect_to(answer: impl Fn(&Raw, &FakeId, &[u8]) + Send + 'static) -> Cause {
     let fabric = FakeFabric::default();
     let provider = managed_provider(&fabric, FakeOptions::default());
     let mut one = provider.open(None, KEY).unwrap();

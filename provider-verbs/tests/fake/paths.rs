@@ -5,10 +5,9 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 use crate::common::{FakeTransport, connect, event, managed_provider, provider_with, stream};
 use kestrel_core::{
     address::Address,
-    error::Errno,
+    error::{Cause, Errno},
     transport::{
-        Multicast as _, Opening, Provider, Service, Transport, TransportEvent, Unreachable,
-        Windows as _,
+        Multicast as _, Opening, Provider, Service, Transport, TransportEvent, Windows as _,
     },
     window::Access,
 };
@@ -31,7 +30,7 @@ fn open(provider: &RcProvider<FakeDevice>, service: Service) -> FakeTransport {
 
 /// Why a peer on a device like that does not come to one on the other.
 #[track_caller]
-fn refusal(from: FakeOptions, to: FakeOptions, service: Service) -> Unreachable {
+fn refusal(from: FakeOptions, to: FakeOptions, service: Service) -> Cause {
     let fabric = FakeFabric::default();
     let (from, to) = (patient(&fabric, from), patient(&fabric, to));
     let (mut one, other) = (open(&from, service), open(&to, service));

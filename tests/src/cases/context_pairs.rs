@@ -130,7 +130,7 @@ fn post<P: Provider>(context: &Endpoint<P>, message: &Memory, flags: Flags, name
         context: named,
         flags,
         region: None,
-        owner: None,
+        attachment: None,
     };
     context.post_send(post).unwrap();
 }

@@ -7,7 +7,8 @@ use std::{
 
 use kestrel_core::{
     completion_counter::{CompletionCounter, WaitError},
-    completion_queue::{CompletionQueue, Entry, ErrorEntry, ReadError, store::Sharing},
+    completion_queue::{CompletionQueue, Entry, ErrorEntry, ReadError},
+    domain::Sharing,
     endpoint::{Endpoint, EndpointOptions},
     error::{Errno, HasErrno},
     flags::Flags,

@@ -4,9 +4,9 @@ use std::{thread, time::Duration};
 
 use kestrel_core::{
     address_vector::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
-    completion_queue::{Entry, store::Sharing},
+    completion_queue::Entry,
     connection::ConnectionError,
-    domain::{DomainOptions, ProgressMode},
+    domain::{DomainOptions, ProgressMode, Sharing},
     endpoint::{Endpoint, EndpointOptions, PostError},
     error::Errno,
     flags::Flags,

@@ -182,8 +182,16 @@ pub fn one_sided_operations_wait_for_every_context<P: Provider>(bed: &Bed<P>) {
     let segment = RemoteSegment { address: region.base(), length: 4_096, key: region.key() };
     let write = |flags, context| {
         let (pieces, to, segments) = (bytes.all(), named(0, 1), &[segment]);
-        let post =
-            RmaPost { pieces, to, segments, data: 0, context, flags, region: None, owner: None };
+        let post = RmaPost {
+            pieces,
+            to,
+            segments,
+            data: 0,
+            context,
+            flags,
+            region: None,
+            attachment: None,
+        };
         sender.endpoint.post_write(post).unwrap();
     };
     let slow = message(&bytes, Flags::MATCH_COMPLETE, 1);

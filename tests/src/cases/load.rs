@@ -1,8 +1,7 @@
 //! Many messages, many endpoints, little room.
 
 use kestrel_core::{
-    completion_queue::store::Sharing,
-    domain::DomainOptions,
+    domain::{DomainOptions, Sharing},
     endpoint::{EndpointOptions, PostError},
     error::{Errno, HasErrno},
     flags::Flags,

@@ -10,8 +10,7 @@ use std::{
 };
 
 use kestrel_core::{
-    completion_queue::store::Sharing,
-    domain::{DomainOptions, ProgressMode},
+    domain::{DomainOptions, ProgressMode, Sharing},
     endpoint::{Endpoint, PostError, message::Refused},
     error::Errno,
     flags::Flags,

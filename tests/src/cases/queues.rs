@@ -9,7 +9,8 @@ use std::{
 };
 
 use kestrel_core::{
-    completion_queue::{CompletionQueue, Entry, ReadError, store::Sharing},
+    completion_queue::{CompletionQueue, Entry, ReadError},
+    domain::Sharing,
     error::{Errno, HasErrno},
     transport::Provider,
 };

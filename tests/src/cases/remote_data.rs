@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use kestrel_core::{
-    completion_queue::{Entry, store::Sharing},
-    domain::{DomainOptions, ProgressMode},
+    completion_queue::Entry,
+    domain::{DomainOptions, ProgressMode, Sharing},
     flags::Flags,
     one_sided::RemoteSegment,
     transport::Provider,

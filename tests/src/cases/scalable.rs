@@ -11,8 +11,8 @@ use std::{
 use kestrel_core::{
     address::Address,
     address_vector::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
-    completion_queue::{CompletionQueue, Entry, store::Sharing},
-    domain::{DomainOptions, OpenError},
+    completion_queue::{CompletionQueue, Entry},
+    domain::{DomainOptions, OpenError, Sharing},
     endpoint::{Endpoint, EndpointError, EndpointOptions, PostError},
     error::{Errno, HasErrno},
     flags::Flags,

@@ -7,8 +7,8 @@ use std::{
 
 use kestrel_core::{
     address_vector::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
-    completion_queue::{CompletionQueue, Entry, store::Sharing},
-    domain::DomainOptions,
+    completion_queue::{CompletionQueue, Entry},
+    domain::{DomainOptions, Sharing},
     endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError},
     error::{Errno, HasErrno},
     flags::Flags,
@@ -331,7 +331,7 @@ pub fn what_is_not_shared_is_refused<P: Provider>(bed: &Bed<P>) {
             context: 0,
             flags,
             region: None,
-            owner: None,
+            attachment: None,
         };
         assert_eq!(shared.post_receive(post), Err(PostError::BadFlags { flags }));
     }

@@ -11,7 +11,8 @@ use std::{
 
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
-    completion_queue::{CompletionQueue, Entry, ReadError, store::Sharing},
+    completion_queue::{CompletionQueue, Entry, ReadError},
+    domain::Sharing,
     endpoint::PostError,
     error::{Errno, HasErrno},
     flags::Flags,

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Instant};
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
     completion_counter::CompletionCounter,
-    completion_queue::{CompletionQueue, store::Sharing},
+    completion_queue::CompletionQueue,
+    domain::Sharing,
     endpoint::{Endpoint, EndpointOptions, PostError},
     error::{Errno, HasErrno},
     flags::Flags,

@@ -9,11 +9,12 @@ use std::{
 
 use kestrel_core::{
     address::Address,
+    error::Cause,
     memory::Piece,
     ring::claims::Claims,
     transport::{
         Arrival, Bell, Confirmation, Limits, Multicast, PeerIndex, Room, SingleCopy, Transport,
-        TransportEvent, Unreachable, Windows,
+        TransportEvent, Windows,
     },
     window::{
         Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, Registration,
@@ -262,7 +263,7 @@ impl Transport for Chaos {
         if state.random.once_in(seldom) {
             // A head that cannot be true is found out while something is pushed.
             state.close(peer);
-            let reason = Unreachable {
+            let reason = Cause {
                 errno: kestrel_core::error::Errno::CONNABORTED,
                 reason: "a false head".into(),
             };
@@ -333,7 +334,7 @@ impl Transport for Chaos {
         let seldom = if state.polite { 40 } else { 4 };
         if state.refuses || state.random.once_in(seldom) {
             let errno = kestrel_core::error::Errno::HOSTUNREACH;
-            let reason = Unreachable { errno, reason: "nobody".into() };
+            let reason = Cause { errno, reason: "nobody".into() };
             return Some(TransportEvent::Failed { peer, reason });
         }
         state.sending.insert(peer);

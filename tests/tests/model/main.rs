@@ -12,8 +12,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
-    completion_queue::store::Sharing,
     config::LaneChunks,
+    domain::Sharing,
     error::Errno,
     flags::Flags,
     mock::MockOptions,

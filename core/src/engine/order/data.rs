@@ -23,10 +23,11 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     engine::{Engine, report::Message},
+    error::Cause,
     memory::Piece,
     operation::{Body, Target, Unexpected},
     protocol::place,
-    transport::{PeerIndex, Transport, Unreachable},
+    transport::{PeerIndex, Transport},
 };
 
 /// In the name of a place among completions: it is one of a message that is held.
@@ -104,7 +105,7 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// The same of a message that came at once: the last arrival.
+    /// Holds a message back that came at once, and whose turn it is not: the last arrival.
     #[cold]
     #[inline(never)]
     pub(crate) fn hold_whole(&mut self, target: Target, message: &Message) {
@@ -162,7 +163,7 @@ impl<T: Transport> Engine<T> {
         &mut self,
         peer: PeerIndex,
         lost: &mut HashSet<u32>,
-        why: &Unreachable,
+        why: &Cause,
     ) {
         let line = self.take_line_of_data(peer);
         for held in line.into_iter().flat_map(|line| line.held) {
@@ -176,7 +177,7 @@ impl<T: Transport> Engine<T> {
 
     /// The rest of a message of `peer` never comes. Returns whether it was held for a receive, which has
     /// failed now.
-    pub(crate) fn fail_held(&mut self, peer: PeerIndex, parked: u32, why: &Unreachable) -> bool {
+    pub(crate) fn fail_held(&mut self, peer: PeerIndex, parked: u32, why: &Cause) -> bool {
         let held = self.line_of_data(peer).and_then(|line| {
             let nth = line.held.iter().position(|held| held.parked == parked)?;
             line.held.remove(nth)
@@ -184,7 +185,7 @@ impl<T: Transport> Engine<T> {
         held.inspect(|held| self.lose_held(held, why)).is_some()
     }
 
-    fn lose_held(&mut self, held: &Held, why: &Unreachable) {
+    fn lose_held(&mut self, held: &Held, why: &Cause) {
         let Target::Receive { receive, .. } = held.target else { return };
         let message = self.unexpected.remove(held.parked);
         self.release_charge(message.peer, message.cost);

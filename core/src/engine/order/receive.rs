@@ -12,7 +12,8 @@ use crate::{
         order::{Order, data::DataOrder},
         report::{Message, Side},
     },
-    transport::{PeerIndex, Transport, Unreachable},
+    error::Cause,
+    transport::{PeerIndex, Transport},
 };
 
 /// What became of a message that was matched.
@@ -20,7 +21,7 @@ pub(crate) enum Receipt {
     /// All of it is in its receive's buffer, from byte `start` on where there was `room`.
     Whole { receive: u32, message: Message, start: usize, room: usize },
     /// It failed when that many bytes had been placed.
-    Failed { receive: u32, message: Message, placed: u64, why: Unreachable },
+    Failed { receive: u32, message: Message, placed: u64, why: Cause },
     /// The remote data of a write, which needs no receive.
     Written(Entry),
 }

@@ -4,6 +4,7 @@
 //! endpoint", so datagrams have one.
 
 use crate::{
+    attachment::Attachment,
     completion_queue::{Entry, ErrorEntry},
     engine::{
         Engine,
@@ -11,7 +12,6 @@ use crate::{
         report::{Counted, sent_entry},
     },
     flags::Flags,
-    owned::Owner,
     transport::{PeerIndex, Transport},
     triggered::Tally,
 };
@@ -89,18 +89,18 @@ impl<T: Transport> Engine<T> {
         self.report_from(peer, turn);
     }
 
-    /// The same of a send that has left at once.
+    /// Reports a send that has left at once, in its turn.
     pub(crate) fn report_sent_behind(
         &mut self,
         peer: PeerIndex,
         flags: Flags,
         context: u64,
-        owner: Option<Owner>,
+        attachment: Option<Attachment>,
     ) {
         if self.transmit_order.is_none() {
-            return self.report_sent(flags, context, owner);
+            return self.report_sent(flags, context, attachment);
         }
-        let entry = sent_entry(flags, context, owner);
+        let entry = sent_entry(flags, context, attachment);
         let end = End::Success(entry, None);
         self.report_behind(peer, Outcome { counted: Counted::Sends, end });
     }

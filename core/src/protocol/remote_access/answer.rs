@@ -1,15 +1,15 @@
 //! How a one-sided operation ends: the target's data or word, a death, a cancel.
 
 use crate::{
+    attachment::Attachment,
     completion_queue::{Entry, ErrorEntry},
     engine::{Engine, peer::ONE_SIDED, report::count_failure},
-    error::Errno,
+    error::{Cause, Errno},
     flags::Flags,
     one_sided::{Action, RemoteOperation, RemoteStage},
     operation::{StoredPieces, can_be_named},
-    owned::Owner,
     protocol::{fence::Earlier, receive::canceled},
-    transport::{Arrival, PeerIndex, Transport, Unreachable},
+    transport::{Arrival, PeerIndex, Transport},
 };
 
 /// Why a target does not make something durable.
@@ -96,11 +96,11 @@ impl<T: Transport> Engine<T> {
             let served = &mut self.peers[operation.peer as usize].served;
             self.contests.of(operation.action.fetches()).finish(operation.total, run, served);
         }
-        let tally = Owner::take_tally(&mut operation.owner);
+        let tally = Attachment::take_tally(&mut operation.attachment);
         let entry = operation.flags.contains(Flags::COMPLETION).then(|| Entry {
             context: operation.context,
             flags: operation.action.completion_flags().bits(),
-            owner: operation.owner,
+            attachment: operation.attachment,
             ..Entry::default()
         });
         let named = (operation.peer, index | ONE_SIDED);
@@ -167,7 +167,7 @@ impl<T: Transport> Engine<T> {
         self.forget_leases_of(&operation);
         let address = self.peers[operation.peer as usize].address;
         let reason = format!("the target {address} refused: {what}");
-        self.report_failed(index, operation, &Unreachable { errno, reason });
+        self.report_failed(index, operation, &Cause { errno, reason });
     }
 
     /// The window closed over an operation that the target permits: it may have been done.
@@ -179,17 +179,17 @@ impl<T: Transport> Engine<T> {
             "an error of the adapter closed the window to {address}: whether the operation was \
              done is not known"
         );
-        self.report_failed(index, operation, &Unreachable { errno: Errno::IO, reason });
+        self.report_failed(index, operation, &Cause { errno: Errno::IO, reason });
     }
 
     /// An operation that is in no queue any more failed.
     #[cold]
-    pub(crate) fn fail_remote(&mut self, index: u32, why: &Unreachable) {
+    pub(crate) fn fail_remote(&mut self, index: u32, why: &Cause) {
         let operation = self.remotes.remove(index);
         self.report_failed(index, operation, why);
     }
 
-    fn report_failed(&mut self, index: u32, mut operation: RemoteOperation, why: &Unreachable) {
+    fn report_failed(&mut self, index: u32, mut operation: RemoteOperation, why: &Cause) {
         operation.own = None;
         if operation.discarded {
             return;
@@ -200,14 +200,14 @@ impl<T: Transport> Engine<T> {
             data: operation.data,
             source: peer.fi_addr,
             source_address: Some(peer.address),
-            owner: operation.owner,
+            attachment: operation.attachment,
             ..ErrorEntry::new(operation.context, flags, why.errno, why.reason.clone())
         };
         self.fail((operation.peer, index | ONE_SIDED), operation.action.counted(), entry);
     }
 
     /// Fails what had begun with the peer's incarnation that is now gone.
-    pub(crate) fn fail_begun_remotes(&mut self, peer: PeerIndex, why: &Unreachable) {
+    pub(crate) fn fail_begun_remotes(&mut self, peer: PeerIndex, why: &Cause) {
         let remotes = &self.remotes;
         let begun = |&index: &u32| remotes[index].has_begun_with(peer);
         let has_left = |&queued: &u32| {
@@ -223,7 +223,7 @@ impl<T: Transport> Engine<T> {
     /// Discards what has begun with `peer`, whose context is closed: its buffers are not looked at
     /// any more when this returns. Reads whose answers are under way are waited for, with nothing to
     /// tell, since the target counts how many there are.
-    pub(crate) fn discard_begun_remotes(&mut self, peer: PeerIndex, why: &Unreachable) {
+    pub(crate) fn discard_begun_remotes(&mut self, peer: PeerIndex, why: &Cause) {
         let remotes = &self.remotes;
         let begun = |&index: &u32| remotes[index].has_begun_with(peer);
         let begun: Vec<u32> = remotes.indices().filter(begun).collect();
@@ -244,8 +244,8 @@ impl<T: Transport> Engine<T> {
             operation.discarded = true;
             operation.run = None;
             operation.results = StoredPieces::EMPTY;
-            count_failure(Owner::take_tally(&mut operation.owner), None);
-            operation.owner = None;
+            count_failure(Attachment::take_tally(&mut operation.attachment), None);
+            operation.attachment = None;
         }
     }
 

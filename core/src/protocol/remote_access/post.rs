@@ -8,11 +8,11 @@ use crate::{
     completion_queue::ErrorEntry,
     endpoint::PostError,
     engine::{Engine, peer::ONE_SIDED},
-    error::HasErrno,
+    error::{Cause, HasErrno},
     flags::Flags,
     one_sided::{RemoteOperation, RemotePost},
     protocol::{fence::Earlier, window::Way},
-    transport::{PeerIndex, Transport, Unreachable},
+    transport::{PeerIndex, Transport},
 };
 
 impl<T: Transport> Engine<T> {
@@ -124,16 +124,16 @@ impl<T: Transport> Engine<T> {
         }
         let refused = self.no_peer(to);
         let reason = format!("before the operation left: {refused}");
-        self.fail_unsent_remote(operation, &Unreachable { errno: refused.errno(), reason });
+        self.fail_unsent_remote(operation, &Cause { errno: refused.errno(), reason });
     }
 
     /// Fails an operation that has no record.
     #[cold]
-    pub(crate) fn fail_unsent_remote(&mut self, operation: RemoteOperation, why: &Unreachable) {
+    pub(crate) fn fail_unsent_remote(&mut self, operation: RemoteOperation, why: &Cause) {
         let flags = operation.action.completion_flags();
         let error = ErrorEntry {
             data: operation.data,
-            owner: operation.owner,
+            attachment: operation.attachment,
             ..ErrorEntry::new(operation.context, flags, why.errno, why.reason.clone())
         };
         self.report_failure(operation.action.counted(), error);

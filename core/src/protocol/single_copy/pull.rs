@@ -17,7 +17,8 @@ use crate::{
 
 /// The shortest message that is worth the help of a sender who waits. Units: bytes.
 const SHARED_MIN: usize = 64 << 10;
-/// The same for a sender with more to send, whose caches the help costs. Units: bytes.
+/// The shortest message that is worth the help of a sender with more to send, whose caches the help
+/// costs. Units: bytes.
 const SHARED_STREAMING_MIN: usize = 512 << 10;
 /// Blocks of a message that is not too long for them: one for each side, since every block costs
 /// a system call.
@@ -198,7 +199,8 @@ impl<T: Transport> Engine<T> {
         self.transport.claims_from(peer).is_some_and(|claims| claims.is_withdrawn_beyond(known))
     }
 
-    /// The same before anything is read, which would be in vain then.
+    /// Whether the sender seems to have given messages up that we have not heard of, before anything is
+    /// read, which would be in vain then.
     pub(crate) fn seems_withdrawn(&self, peer: PeerIndex) -> bool {
         let known = self.peers[peer as usize].withdrawn_by_it;
         self.transport.claims_from(peer).is_some_and(|claims| claims.seems_withdrawn_beyond(known))
@@ -313,7 +315,7 @@ impl<T: Transport> Engine<T> {
         gone.into_iter().fold(true, |quiet, pull| quiet & self.take_back(pull))
     }
 
-    /// The same of one message.
+    /// Gives up one message that is being read. Returns whether its sender writes no more to our memory.
     pub(crate) fn stop_pull(&mut self, incoming: u32) -> bool {
         let at = self.pulls.iter().position(|pull| pull.incoming == incoming);
         at.and_then(|at| self.pulls.remove(at)).is_none_or(|pull| self.take_back(pull))

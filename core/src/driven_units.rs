@@ -5,13 +5,13 @@ use std::{cell::UnsafeCell, os::fd::RawFd, sync::Arc};
 use arc_swap::ArcSwap;
 
 use crate::{
-    completion_queue::store::Sharing,
+    domain::Sharing,
     engine::{BURST_MAX, sleep::Sleep, unit::Unit},
     transport::Provider,
 };
 
 /// A list of units, read on every poll and changed only by bind and close.
-pub struct PollSet<P: Provider> {
+pub struct DrivenUnits<P: Provider> {
     units: Units<P>,
 }
 
@@ -22,16 +22,16 @@ enum Units<P: Provider> {
 
 // SAFETY: the exclusive list is touched by one thread at a time: opening a
 // domain for exclusive use is unsafe and demands exactly that.
-unsafe impl<P: Provider> Sync for PollSet<P> {}
+unsafe impl<P: Provider> Sync for DrivenUnits<P> {}
 
-impl<P: Provider> PollSet<P> {
+impl<P: Provider> DrivenUnits<P> {
     /// Empty.
     pub fn new(sharing: Sharing) -> Self {
         let units = match sharing {
             Sharing::Exclusive => Units::Exclusive(UnsafeCell::new(Vec::new())),
             Sharing::Shared => Units::Shared(ArcSwap::default()),
         };
-        PollSet { units }
+        DrivenUnits { units }
     }
 
     /// Calls `visit` with the units of this moment.

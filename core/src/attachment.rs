@@ -1,4 +1,4 @@
-//! What belongs to an operation under way: the buffer of a safe one, which the engine owns from
+//! What an operation carries to its completion: the buffer of a safe one, which the engine owns from
 //! post to completion, or what counts deferred work.
 //!
 //! A safe post moves a `Vec<u8>` in; its completion hands it back. Whatever
@@ -9,11 +9,11 @@ use std::fmt;
 
 use crate::{memory::Piece, triggered::Tally};
 
-/// What belongs to an operation under way.
+/// What an operation carries to its completion: the caller's buffers, or what counts deferred work.
 ///
 /// Moving the `Vec` does not move its bytes, so the piece stays valid. The box
 /// keeps a completion entry within one cache line.
-pub struct Owner(Box<Held>);
+pub struct Attachment(Box<Held>);
 
 enum Held {
     Buffer(Vec<u8>),
@@ -21,56 +21,56 @@ enum Held {
     Work(Tally),
 }
 
-impl fmt::Debug for Owner {
+impl fmt::Debug for Attachment {
     /// The length alone: a message's bytes belong into no log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Held::Buffer(buffer) => write!(f, "Owner({} bytes)", buffer.len()),
+            Held::Buffer(buffer) => write!(f, "Attachment({} bytes)", buffer.len()),
             Held::Buffers(buffers) => {
                 let bytes: usize = buffers.iter().map(Vec::len).sum();
-                write!(f, "Owner({bytes} bytes in {} buffers)", buffers.len())
+                write!(f, "Attachment({bytes} bytes in {} buffers)", buffers.len())
             }
-            Held::Work(_) => write!(f, "Owner(work)"),
+            Held::Work(_) => write!(f, "Attachment(work)"),
         }
     }
 }
 
-impl Owner {
+impl Attachment {
     /// Takes `buffer` over, and the piece that covers its whole length.
-    pub(crate) fn new(mut buffer: Vec<u8>) -> (Owner, Piece) {
+    pub(crate) fn new(mut buffer: Vec<u8>) -> (Attachment, Piece) {
         let piece = Piece::of_owned(&mut buffer);
-        (Owner(Box::new(Held::Buffer(buffer))), piece)
+        (Attachment(Box::new(Held::Buffer(buffer))), piece)
     }
 
     /// Takes several over, and the pieces that cover them.
-    pub(crate) fn of_several(mut buffers: Vec<Vec<u8>>) -> (Owner, Vec<Piece>) {
+    pub(crate) fn of_several(mut buffers: Vec<Vec<u8>>) -> (Attachment, Vec<Piece>) {
         let pieces = buffers.iter_mut().map(|buffer| Piece::of_owned(buffer)).collect();
-        (Owner(Box::new(Held::Buffers(buffers))), pieces)
+        (Attachment(Box::new(Held::Buffers(buffers))), pieces)
     }
 
     /// Has deferred work be counted.
-    pub(crate) fn of_work(tally: Tally) -> Owner {
-        Owner(Box::new(Held::Work(tally)))
+    pub(crate) fn of_work(tally: Tally) -> Attachment {
+        Attachment(Box::new(Held::Work(tally)))
     }
 
     /// What counts the operation, if it is deferred work: its completion takes it.
     #[inline(always)]
-    pub(crate) fn take_tally(owner: &mut Option<Owner>) -> Option<Tally> {
-        if owner.is_none() { None } else { Owner::take_held(owner) }
+    pub(crate) fn take_tally(attachment: &mut Option<Attachment>) -> Option<Tally> {
+        if attachment.is_none() { None } else { Attachment::take_held(attachment) }
     }
 
     #[cold]
-    fn take_held(owner: &mut Option<Owner>) -> Option<Tally> {
-        let is_work = |owner: &mut Owner| matches!(*owner.0, Held::Work(_));
-        match *owner.take_if(is_work)?.0 {
+    fn take_held(attachment: &mut Option<Attachment>) -> Option<Tally> {
+        let is_work = |attachment: &mut Attachment| matches!(*attachment.0, Held::Work(_));
+        match *attachment.take_if(is_work)?.0 {
             Held::Work(tally) => Some(tally),
             Held::Buffer(_) | Held::Buffers(_) => None,
         }
     }
 
     /// The buffer of a post that was refused, which has therefore stayed here.
-    pub(crate) fn reclaim(owner: Option<Owner>) -> Vec<u8> {
-        owner.map(Owner::into_buffer).unwrap_or_default()
+    pub(crate) fn reclaim(attachment: Option<Attachment>) -> Vec<u8> {
+        attachment.map(Attachment::into_buffer).unwrap_or_default()
     }
 
     /// Gives the buffer back; of several the bytes of all, copied.
