@@ -35,7 +35,8 @@ impl<T: Transport> Engine<T> {
         let address = self.peers[self.peers[peer as usize].source as usize].address;
         let vector = &self.setup.address_vector;
         // One that is there may have no name, where names are the user's.
-        if let Some(source) = vector.names().known_by(&address, key) {
+        let known = vector.names().known_by(&address, key);
+        if let Some(source) = known {
             entry.source = source;
             return queue.push(entry);
         }
