@@ -43,7 +43,7 @@ PARTS = [
     pytest.param(
         ["aliases", "bad_input", "binding", "collectives", "control", "default_flags"]
         + ["descriptors", "domain_events", "endpoint_attributes", "life_cycle", "refusals"]
-        + ["vector_use", "wait_sets", "waiting"],
+        + ["signals", "vector_use", "wait_sets", "waiting"],
         id="objects",
         marks=pytest.mark.full,
     ),

@@ -131,6 +131,8 @@ impl<V: Verbs> ControlThread<V> {
     fn let_go(&mut self, id: u64) {
         if let Some(outgoing) = self.outgoing.get_mut(&id) {
             outgoing.way.let_go();
+            // Somebody is there, whatever TCP met.
+            (outgoing.nobody_since, outgoing.no_route) = (None, false);
             self.try_again(id, "it hung up".into());
         }
     }
