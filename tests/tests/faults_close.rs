@@ -1,7 +1,7 @@
 //! A peer that closes its endpoint, while its process lives on, is gone like one that died.
 
 use kestrel_core::{
-    address_vector::FI_ADDR_UNSPEC,
+    address_vector::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
     completion_counter::CompletionCounter,
     config::CmaPolicy,
     endpoint::{Endpoint, EndpointOptions},
@@ -105,6 +105,23 @@ fn what_a_peer_sent_before_it_closed_arrives_though_an_answer_finds_nobody() {
         here.endpoint.receive_tagged(vec![0; 40], FI_ADDR_UNSPEC, number, 0, number).unwrap();
         assert_eq!(here.next().well().take_buffer().unwrap(), [number as u8; 40]);
     }
+}
+
+/// What is delivered when its sender is known to be gone bears the name that it has by then.
+#[test]
+fn what_comes_at_the_end_bears_the_name_that_was_inserted_before() {
+    let (here, there) = (Node::open(), Node::open());
+    let back = there.insert(here.address());
+    there.endpoint.inject_tagged(&[0; 8], back, 0).unwrap();
+    here.endpoint.receive_tagged(vec![0; 8], FI_ADDR_UNSPEC, 0, 0, 0).unwrap();
+    assert_eq!(here.next().well().source, FI_ADDR_NOTAVAIL, "nobody is inserted yet");
+    let to = here.insert(there.address());
+    there.endpoint.inject_tagged(&[1; 8], back, 1).unwrap();
+    here.endpoint.receive_tagged(vec![0; 8], FI_ADDR_UNSPEC, 1, 0, 1).unwrap();
+    drop(there);
+    // It finds nobody, and the message meanwhile.
+    here.endpoint.inject_tagged(&[0; 8], to, 99).unwrap_err();
+    assert_eq!(here.next().well().source, to);
 }
 
 /// It has left when the call returns: nobody reads it where its sender had it.

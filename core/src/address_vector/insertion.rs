@@ -172,7 +172,8 @@ impl AddressVector {
     /// Cost: control path; takes the writer mutex, may allocate.
     /// # Errors
     /// [`AddressVectorError::Wildcard`], [`AddressVectorError::Full`],
-    /// [`AddressVectorError::OutOfMemory`], and what keeps a shared vector from being written.
+    /// [`AddressVectorError::OutOfMemory`], and what keeps a shared vector from being written: another
+    /// thread of this process, too, if it inserts for longer than others wait.
     /// # Reference
     /// fi_av(3), `fi_av_insert`
     pub fn insert_one(&self, address: Address) -> Result<FiAddr, AddressVectorError> {

@@ -35,8 +35,8 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// From now on the owner takes what others left: who polls, or wants to own the engine, is not kept
-    /// for longer than [`CONNECT_WAIT`] in all, however many peers are connected for others' operations.
+    /// From now on the owner takes what others left: one drain keeps who polls, or wants to own the engine,
+    /// for no longer than [`CONNECT_WAIT`] in all, however many peers are connected for others' operations.
     pub(super) fn begin_drain(&mut self) {
         self.drain_waited = Some(Duration::ZERO);
     }
@@ -71,7 +71,12 @@ impl<T: Transport> Engine<T> {
             *waited += start.elapsed();
         }
         let record = &mut self.peers[peer as usize];
-        record.unanswered = Some(Instant::now()).filter(|_| record.state != PeerState::Ready);
+        if record.state == PeerState::Ready {
+            record.unanswered = None;
+        } else if record.state != PeerState::Connecting || left == CONNECT_WAIT {
+            // Who was given the rest of a drain's second alone was not tried in vain.
+            record.unanswered = Some(Instant::now());
+        }
     }
 
     /// Refuses what is injected by a call that names no context where its peer turns out not to be there

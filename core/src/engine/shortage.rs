@@ -143,6 +143,7 @@ impl<T: Transport> Engine<T> {
 
     /// Delivers what `peer` had published; what finds nothing of what is short is lost.
     pub(crate) fn drain_whole(&mut self, peer: PeerIndex) {
+        self.know_sources();
         self.shortage.drops = true;
         let lost = self.drain(peer);
         self.shortage.drops = false;
@@ -160,8 +161,12 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Delivers what `peer` had published. Bounded by what a lane can hold. Returns how much of it was
-    /// dropped, or none while it waits. What is not whole never will be.
+    /// dropped, or none while it waits: for what is short, or to learn what the peer is called now. What is
+    /// not whole never will be.
     fn drain(&mut self, peer: PeerIndex) -> Option<usize> {
+        if !self.knows_sources() {
+            return None;
+        }
         self.unread.takes_all = true;
         let lost = self.drain_lane(peer);
         self.unread.takes_all = false;

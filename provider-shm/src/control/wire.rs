@@ -310,7 +310,7 @@ impl Input<'_> {
             6 => SocketAddrV6::new(Ipv6Addr::from(octets), port, 0, scope).into(),
             found => return Err(WireError::Family { found }),
         };
-        if port == 0 || address.ip().is_unspecified() {
+        if port == 0 || address.ip().to_canonical().is_unspecified() {
             return Err(WireError::Unspecified);
         }
         Ok(address)
