@@ -24,6 +24,11 @@ const CONNECT_WAIT: Duration = Duration::from_secs(1);
 /// Where that was in vain, for how long nothing waits for the same peer.
 const AFTER_CONNECT_WAIT: Duration = Duration::from_secs(10);
 
+/// Peers for whom a drain has injected something while they were being connected, and since when it waits
+/// for each.
+#[derive(Debug, Default)]
+pub(crate) struct Awaited(Vec<(PeerIndex, Instant)>);
+
 impl<T: Transport> Engine<T> {
     /// Lets leave what was just posted, if it was injected and its peer is being connected. What
     /// is injected is done for its sender when the call returns, who may make no progress from
@@ -35,21 +40,12 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// From now on the owner takes what others left: one drain keeps who polls, or wants to own the engine,
-    /// for no longer than [`CONNECT_WAIT`] in all, however many peers are connected for others' operations.
-    pub(super) fn begin_drain(&mut self) {
-        self.drain_waited = Some(Duration::ZERO);
-    }
-
-    pub(super) fn end_drain(&mut self) {
-        self.drain_waited = None;
-    }
-
     fn is_connecting(&self, peer: PeerIndex) -> bool {
         self.peers[peer as usize].state == PeerState::Connecting
     }
 
-    /// Waits until a peer is connected, and what is queued for it leaves, or is known not to be.
+    /// Waits until a peer is connected, and what is queued for it leaves, or is known not to be. A drain
+    /// waits later, for all at once.
     ///
     /// Peers are connected without their engines, in far less than a millisecond on one host, so
     /// this is short, and comes once for each. After a second what is queued stays so, and nothing waits
@@ -61,22 +57,54 @@ impl<T: Transport> Engine<T> {
         if before.is_some_and(|in_vain| in_vain.elapsed() < AFTER_CONNECT_WAIT) {
             return;
         }
-        let left = CONNECT_WAIT.saturating_sub(self.drain_waited.unwrap_or_default());
-        if left.is_zero() {
+        let start = Instant::now();
+        if let Some(Awaited(peers)) = &mut self.awaited {
+            if peers.iter().all(|&(known, _)| known != peer) {
+                peers.push((peer, start));
+            }
             return;
         }
-        let start = Instant::now();
-        self.take_events_for(left, |engine| engine.is_connecting(peer), |_| false);
-        if let Some(waited) = &mut self.drain_waited {
-            *waited += start.elapsed();
-        }
+        self.take_events_while(|engine| engine.is_connecting(peer), |_| false);
+        self.note_answer(peer, start);
+    }
+
+    /// A peer was waited for since `start`. Who was given the rest of a drain's second alone was not tried in
+    /// vain.
+    fn note_answer(&mut self, peer: PeerIndex, start: Instant) {
         let record = &mut self.peers[peer as usize];
-        if record.state == PeerState::Ready {
-            record.unanswered = None;
-        } else if record.state != PeerState::Connecting || left == CONNECT_WAIT {
-            // Who was given the rest of a drain's second alone was not tried in vain.
-            record.unanswered = Some(Instant::now());
+        record.unanswered = match record.state {
+            PeerState::Ready => None,
+            PeerState::Connecting if start.elapsed() < CONNECT_WAIT / 2 => record.unanswered,
+            _ => Some(Instant::now()),
+        };
+    }
+
+    /// From now on the owner takes what others left, and waits between two rounds of that.
+    pub(super) fn begin_drain(&mut self) {
+        self.awaited = Some(Awaited::default());
+    }
+
+    /// Between two rounds of a drain: takes what is told, and answers whether what was injected still waits
+    /// for a connection. What others leave meanwhile is so taken while it does, and not behind it: if a peer
+    /// is not found, it fails with what waited for the same one, in time.
+    ///
+    /// One drain keeps who polls, or wants to own the engine, for no longer than [`CONNECT_WAIT`] in all,
+    /// however many peers are connected for others' operations.
+    pub(super) fn awaits_connections(&mut self) -> bool {
+        let first = self.awaited.as_ref().and_then(|Awaited(peers)| peers.first());
+        if first.is_none_or(|(_, start)| start.elapsed() >= CONNECT_WAIT) {
+            return false;
         }
+        if !(self.has_event() && self.take_events()) {
+            yield_now();
+        }
+        let awaited = self.awaited.iter().flat_map(|Awaited(peers)| peers);
+        awaited.into_iter().any(|&(peer, _)| self.is_connecting(peer))
+    }
+
+    pub(super) fn end_drain(&mut self) {
+        let Awaited(peers) = self.awaited.take().unwrap_or_default();
+        peers.into_iter().for_each(|(peer, start)| self.note_answer(peer, start));
     }
 
     /// Refuses what is injected by a call that names no context where its peer turns out not to be there
@@ -195,17 +223,8 @@ impl<T: Transport> Engine<T> {
         waits: impl Fn(&Self) -> bool,
         between: impl Fn(&mut Self) -> bool,
     ) {
-        self.take_events_for(CONNECT_WAIT, waits, between);
-    }
-
-    fn take_events_for(
-        &mut self,
-        most: Duration,
-        waits: impl Fn(&Self) -> bool,
-        between: impl Fn(&mut Self) -> bool,
-    ) {
         let start = Instant::now();
-        while waits(self) && start.elapsed() < most {
+        while waits(self) && start.elapsed() < CONNECT_WAIT {
             let told = self.has_event() && self.take_events();
             if !told && !between(self) {
                 yield_now();

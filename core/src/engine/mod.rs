@@ -57,7 +57,6 @@ mod unread;
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
-    time::Duration,
 };
 
 use rustc_hash::FxHashMap;
@@ -199,8 +198,8 @@ pub struct Engine<T: Transport> {
     pub(crate) datagrams: Option<Box<Datagrams>>,
     /// Threads that sleep until the bell rings: see [`sleep`].
     sound_sleepers: u32,
-    /// How long the drain under way has waited for peers; none, where no drain is.
-    drain_waited: Option<Duration>,
+    /// Whom the drain under way waits for; none, where no drain is.
+    awaited: Option<leaving::Awaited>,
     /// Peers with something to push.
     pub(crate) backlog: Vec<PeerIndex>,
     /// Operations that go through windows, and messages that are fetched through them.
@@ -278,7 +277,7 @@ impl<T: Transport> Engine<T> {
             regions: KnownRegions::new(setup.memory_regions.clone()),
             scratch: Scratch::default(),
             sound_sleepers: 0,
-            drain_waited: None,
+            awaited: None,
             backlog: Vec::new(),
             in_windows: 0,
             confirming: Vec::new(),

@@ -287,7 +287,12 @@ impl<P: Provider> Unit<P> {
     fn drain_submissions(&self) -> bool {
         self.work(|unit| {
             unit.owned().into_iter().for_each(Engine::begin_drain);
-            let is_drained = unit.submissions.drain(|submission| unit.take(submission));
+            let is_drained = loop {
+                let is_drained = unit.submissions.drain(|submission| unit.take(submission));
+                if !unit.owned().is_some_and(Engine::awaits_connections) {
+                    break is_drained;
+                }
+            };
             unit.owned().into_iter().for_each(Engine::end_drain);
             is_drained
         })

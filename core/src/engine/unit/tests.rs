@@ -8,7 +8,11 @@ use crate::{
     memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
     mock::{MockOptions, MockProvider},
 };
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    thread::{sleep, yield_now},
+    time::{Duration, Instant},
+};
 
 struct Node {
     domain: Arc<Domain<MockProvider>>,
@@ -154,9 +158,45 @@ fn a_drain_waits_once() {
     }
     unit.release();
     let in_vain = |engine: &mut Engine<_>| {
-        engine.peers.iter().map(|peer| peer.unanswered.is_some()).collect::<Vec<_>>()
+        engine.peers.iter().map(|peer| peer.unanswered).collect::<Option<Vec<_>>>()
     };
-    assert_eq!(unit.with(in_vain).unwrap(), [true, false, false, false]);
+    let in_vain = unit.with(in_vain).unwrap().expect("each was waited for");
+    let (first, last) = (in_vain[0], in_vain[PEERS - 1]);
+    // One after the other, each would have been given up a second later.
+    assert!(last - first < Duration::from_millis(500), "{:?}", last - first);
+}
+
+/// Where the peer is not found, what is left behind the wait would only then begin to look for it.
+#[test]
+fn what_is_left_while_a_drain_waits_is_taken_meanwhile() {
+    const ROUNDS: usize = 5;
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    provider.delay_connections(usize::MAX);
+    let is_taken_meanwhile = || {
+        let [from, to] = [(); 2].map(|()| Node::open(&provider));
+        let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
+        let unit = from.endpoint.unit().unwrap();
+        let until_all_is_taken = || {
+            while !unit.submissions.is_empty() {
+                yield_now();
+            }
+            Instant::now()
+        };
+        assert!(unit.ownership.try_acquire());
+        from.endpoint.inject(&[1; 8], peer).unwrap();
+        let taken = std::thread::scope(|scope| {
+            scope.spawn(|| unit.release());
+            until_all_is_taken();
+            // What comes at once may still be of the first round.
+            sleep(Duration::from_millis(20));
+            from.endpoint.send(vec![2; 8], peer, 1).unwrap();
+            until_all_is_taken()
+        });
+        let in_vain = unit.with(|engine| engine.peers[0].unanswered).unwrap();
+        in_vain.is_some_and(|in_vain| taken < in_vain)
+    };
+    // Once is enough: this thread may be kept away for as long as the other waits.
+    assert!((0..ROUNDS).any(|_| is_taken_meanwhile()));
 }
 
 /// As an error of ours, or of a hook, in the middle of a call that catches it.
