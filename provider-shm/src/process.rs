@@ -12,9 +12,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kestrel_core::fork_guard::Unshared;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{fstat, fstatfs};
 use rustix::time::Timespec;
+
+use crate::control::socket::Socket;
 
 const PID_FS_MAGIC: i64 = 0x5049_4446;
 
@@ -48,7 +51,7 @@ pub(crate) enum Holder {
 /// A process that is being watched.
 pub(crate) struct Watch {
     /// A pidfd, or a kept socket: either reports the end of the process to epoll.
-    pub fd: Arc<OwnedFd>,
+    pub fd: Arc<Unshared<OwnedFd>>,
     pub holders: HashSet<Holder>,
     key: Option<Key>,
     life: Option<Life>,
@@ -56,7 +59,7 @@ pub(crate) struct Watch {
 
 /// What tells at any moment, without the control thread, whether a process has ended: its pidfd.
 #[derive(Clone, Debug)]
-pub struct Life(Arc<OwnedFd>);
+pub struct Life(Arc<Unshared<OwnedFd>>);
 
 impl Life {
     /// Whether nothing of the process runs any more. Cost: a system call.
@@ -68,7 +71,7 @@ impl Life {
     pub(crate) fn of(pid: u32) -> Life {
         use rustix::process::{Pid, PidfdFlags, pidfd_open};
         let pid = Pid::from_raw(pid as i32).unwrap();
-        Life(Arc::new(pidfd_open(pid, PidfdFlags::empty()).unwrap()))
+        Life(Arc::new(Unshared::new(pidfd_open(pid, PidfdFlags::empty()).unwrap())))
     }
 }
 
@@ -138,13 +141,13 @@ impl ProcessTable {
             watch.holders.insert(holder);
             return Watched::Known(process);
         }
-        let pidfd = Arc::new(pidfd);
+        let pidfd = Arc::new(Unshared::new(pidfd));
         let life = Some(Life(pidfd.clone()));
         Watched::New(self.insert(Watch { fd: pidfd, holders: HashSet::from([holder]), key, life }))
     }
 
     /// Watches a process by the hang-up of its socket.
-    pub(crate) fn watch_socket(&mut self, socket: OwnedFd, holder: Holder) -> ProcessId {
+    pub(crate) fn watch_socket(&mut self, socket: Socket, holder: Holder) -> ProcessId {
         let (fd, holders) = (Arc::new(socket), HashSet::from([holder]));
         self.insert(Watch { fd, holders, key: None, life: None })
     }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,7 +23,10 @@ use rustix::io::Errno;
 use crate::cma::PeerMemory;
 use crate::control::shares::Share;
 use crate::control::wire::KEY_BYTES_MAX;
-use crate::control::{self, Command, Control, StationRecord, socket};
+use crate::control::{
+    self, Command, Control, StationRecord,
+    socket::{self, Socket},
+};
 use crate::doorbell::Doorbell;
 use crate::process::{Life, ProcessId};
 use crate::region::{LaneMemory, PoolMemory, PoolView};
@@ -356,7 +359,7 @@ impl fmt::Debug for Station {
 }
 
 /// Listens at the address that was asked for, or at a free one.
-fn take_address(options: &StationOptions) -> Result<(OwnedFd, SocketAddr), StationError> {
+fn take_address(options: &StationOptions) -> Result<(Socket, SocketAddr), StationError> {
     let asked = options.address.unwrap_or(SocketAddr::new(options.default_ip, 0));
     let mut address = canonical(asked);
     if address.ip().is_unspecified() {

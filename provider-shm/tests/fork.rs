@@ -116,10 +116,13 @@ fn a_child_that_outlives_its_parent_hides_neither_death_nor_closing() {
     forker.kill();
     assert!(matches!(event(&here), StationEvent::Died { .. }));
     assert!(killed.elapsed() < Duration::from_secs(1));
-    // Its name is still bound by the child, which answers nobody.
     here.connect(3, open);
     let StationEvent::Failed { error, .. } = event(&here) else { panic!() };
     assert!(matches!(error, ConnectError::HostUnreachable { .. }), "{error}");
+    // Nor does it keep the address.
+    let again = station_at(open);
+    here.connect(4, again.address());
+    assert!(matches!(event(&here), StationEvent::Connected { .. }));
     // SAFETY: ends the one process that this test's own child forked, by its id.
     unsafe { libc::kill(survivor, libc::SIGKILL) };
 }

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use super::handshake::{Accepted, Handshake, Stage, Watching};
 use super::shares::{self, Excess, LANES_PER_PROCESS_MAX, Share};
-use super::socket::{self, DESCRIPTORS_MAX, Liveness, Packet, Received};
+use super::socket::{self, DESCRIPTORS_MAX, Liveness, Packet, Received, Socket};
 use super::thread::{ControlThread, Timer, Token};
 use super::wire::{Hello, Message, RejectReason, Reply, WireError};
 use crate::doorbell::DoorbellError;
@@ -185,7 +185,7 @@ impl ControlThread {
         record.listening = listening;
     }
 
-    fn accepted(&mut self, station: u64, socket: OwnedFd) {
+    fn accepted(&mut self, station: u64, socket: Socket) {
         let Ok(credentials) = sys::peer_credentials(socket.as_fd()) else {
             return;
         };

@@ -1,14 +1,14 @@
 //! A handshake that is under way, on either side, and what becomes of those that wait.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use kestrel_core::auth_key::{KeyNumber, ONLY_KEY};
 use rustix::event::epoll;
 
 use super::shares::Share;
-use super::socket::{self, Liveness};
+use super::socket::{self, Liveness, Socket};
 use super::thread::{ControlThread, Timer, Token};
 use super::wire::Reply;
 use crate::cma::{self, PeerMemory};
@@ -22,7 +22,7 @@ use crate::sys::PeerCredentials;
 /// One handshake.
 pub(crate) struct Handshake {
     pub station: u64,
-    pub socket: Option<OwnedFd>,
+    pub socket: Option<Socket>,
     /// The peer's process, once known, unless its death shows at the socket only.
     pub process: Option<ProcessId>,
     pub credentials: Option<PeerCredentials>,
@@ -230,7 +230,7 @@ impl ControlThread {
 
     /// Closes a socket for good. A forked child of ours may hold a copy: without the shutdown the
     /// peer would wait for that one, and without the deletion epoll would go on telling of it.
-    pub(super) fn close_socket(&self, socket: Option<OwnedFd>) {
+    pub(super) fn close_socket(&self, socket: Option<Socket>) {
         if let Some(socket) = socket {
             let _ = epoll::delete(&self.epoll, &socket);
             socket::hang_up(&socket);

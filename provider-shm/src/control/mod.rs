@@ -17,7 +17,6 @@ pub mod wire;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -31,7 +30,7 @@ use kestrel_core::{
     transport::Service,
 };
 
-use self::shares::Shares;
+use self::{shares::Shares, socket::Socket};
 use crate::cma::NONCE_BYTES;
 use crate::doorbell::Doorbell;
 use crate::permit::Permit;
@@ -82,7 +81,7 @@ pub(crate) enum Command {
 /// The control thread's side of a station.
 pub(crate) struct StationRecord {
     pub id: u64,
-    pub listener: OwnedFd,
+    pub listener: Socket,
     /// Whether epoll is told of the listener: not while too many handshakes are under way.
     pub listening: bool,
     pub address: SocketAddr,
@@ -105,7 +104,7 @@ pub(crate) struct StationRecord {
 impl StationRecord {
     pub(crate) fn new(
         id: u64,
-        listener: OwnedFd,
+        listener: Socket,
         address: SocketAddr,
         incarnation: u64,
         shared: Arc<StationShared>,

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use kestrel_core::transport::Service;
+use kestrel_core::{fork_guard::Unshared, transport::Service};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -28,6 +28,10 @@ use rustix::time::Timespec;
 
 use super::wire::MESSAGE_BYTES_MAX;
 use crate::sys::{self, PeerCredentials};
+
+/// A socket that a forked child does not keep: of a parent that is killed it would hold the name, and
+/// hide the end.
+pub(crate) type Socket = Unshared<OwnedFd>;
 
 /// The most descriptors that any message carries.
 pub(crate) const DESCRIPTORS_MAX: usize = 4;
@@ -72,44 +76,44 @@ fn unix_address(name: &str) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new_abstract_name(name.as_bytes())
 }
 
-fn new_socket() -> Result<OwnedFd, Errno> {
+fn new_socket() -> Result<Socket, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    Ok(Unshared::new(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?))
 }
 
 /// Takes the name of `address`, and listens.
-pub(crate) fn open_listener(service: Service, address: SocketAddr) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_listener(service: Service, address: SocketAddr) -> Result<Socket, Errno> {
     listen_as(&abstract_name(service, address))
 }
 
 /// Takes a name, and listens.
-pub(crate) fn listen_as(name: &str) -> Result<OwnedFd, Errno> {
+pub(crate) fn listen_as(name: &str) -> Result<Socket, Errno> {
     let socket = take_name(name)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
 /// Takes a name, at which nobody can connect: whoever has it, has it alone.
-pub(crate) fn take_name(name: &str) -> Result<OwnedFd, Errno> {
+pub(crate) fn take_name(name: &str) -> Result<Socket, Errno> {
     let socket = new_socket()?;
     bind(&socket, &unix_address(name)?)?;
     Ok(socket)
 }
 
 /// Connects to the endpoint at `address`: at once or not at all.
-pub(crate) fn open_connection(service: Service, address: SocketAddr) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_connection(service: Service, address: SocketAddr) -> Result<Socket, Errno> {
     connect_to(&abstract_name(service, address))
 }
 
 /// Connects to whoever listens as `name`: at once or not at all.
-pub(crate) fn connect_to(name: &str) -> Result<OwnedFd, Errno> {
+pub(crate) fn connect_to(name: &str) -> Result<Socket, Errno> {
     let socket = new_socket()?;
     connect(&socket, &unix_address(name)?)?;
     Ok(socket)
 }
 
-pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<Socket, Errno> {
+    Ok(Unshared::new(accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?))
 }
 
 /// Whether a peer with these credentials is of our own user.
@@ -252,19 +256,19 @@ fn receive_once(socket: BorrowedFd<'_>) -> Result<Received, Errno> {
 }
 
 /// Lets nothing more in, so that what is in the queue now is all that ever will be.
-pub(crate) fn stop_receiving(socket: &OwnedFd) {
+pub(crate) fn stop_receiving(socket: &Socket) {
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
 }
 
 /// Ends the conversation, whoever else holds a copy of the socket. What was sent is still read.
 /// A listener that is hung up refuses connections.
-pub(crate) fn hang_up(socket: &OwnedFd) {
+pub(crate) fn hang_up(socket: &Socket) {
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
 
 /// Ends a listener, and hangs up on whoever is in its queue: a forked child may have a copy of it, which
 /// would keep them waiting.
-pub(crate) fn close_listener(listener: &OwnedFd) {
+pub(crate) fn close_listener(listener: &Socket) {
     hang_up(listener);
     // Nobody joins them any more.
     for _ in 0..=BACKLOG {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 
 use super::handshake::{Handshake, Stage};
-use super::socket;
+use super::socket::{self, Socket};
 use super::{Command, Control, StationRecord, own_nonce};
 use crate::cma::NONCE_BYTES;
 use crate::doorbell::PeerBells;
@@ -69,7 +69,7 @@ pub(super) enum Timer {
 /// A socket that stays open.
 struct Kept {
     station: u64,
-    socket: OwnedFd,
+    socket: Socket,
     /// Of which there is something as long as there is something of our end of the lane.
     lane: Weak<()>,
 }
@@ -371,7 +371,7 @@ impl ControlThread {
 
     /// Keeps a socket open by which the peer will know our death, as long as something is left of
     /// what this returns: our end of the lane.
-    pub(super) fn keep_for_peer(&mut self, station: u64, socket: OwnedFd) -> Arc<()> {
+    pub(super) fn keep_for_peer(&mut self, station: u64, socket: Socket) -> Arc<()> {
         // A peer that never hangs up has us keep no more sockets than it has lanes.
         self.drop_kept_where(|kept| kept.lane.strong_count() == 0);
         let (id, lane) = (self.next_id(), Arc::new(()));

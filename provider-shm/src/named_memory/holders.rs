@@ -15,7 +15,7 @@ use rustix::process::geteuid;
 use rustix::time::Timespec;
 
 use super::{Name, NamedMemoryError, PATIENCE, PAUSE, system};
-use crate::control::socket::{self, Received};
+use crate::control::socket::{self, Received, Socket};
 use crate::doorbell::Doorbell;
 use crate::sys;
 use kestrel_core::{fork_guard, threads};
@@ -60,7 +60,7 @@ pub(super) fn socket_name(name: Name<'_>, end: &str) -> String {
 }
 
 /// Waits until nobody else opens the memory of that name.
-pub(super) fn open_alone(name: Name<'_>, patience: Duration) -> Result<OwnedFd, NamedMemoryError> {
+pub(super) fn open_alone(name: Name<'_>, patience: Duration) -> Result<Socket, NamedMemoryError> {
     let deadline = Instant::now() + patience;
     loop {
         match socket::take_name(&socket_name(name, "opening")) {
@@ -161,7 +161,7 @@ fn ask_once(name: Name<'_>, number: u32, until: Instant) -> Result<Answer, Named
 
 /// Waits until `holder` says something. We are in a thread of the application's, whose signals do not
 /// end that (signal(7): poll is "never restarted").
-fn wait_for_answer(holder: &OwnedFd, until: Instant) {
+fn wait_for_answer(holder: &Socket, until: Instant) {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
@@ -209,7 +209,7 @@ impl Drop for Holder {
     }
 }
 
-fn listen(name: Name<'_>) -> Result<OwnedFd, NamedMemoryError> {
+fn listen(name: Name<'_>) -> Result<Socket, NamedMemoryError> {
     for number in 0..HOLDERS_MAX {
         match socket::listen_as(&socket_name(name, &number.to_string())) {
             Ok(listener) => return Ok(listener),
@@ -221,7 +221,7 @@ fn listen(name: Name<'_>) -> Result<OwnedFd, NamedMemoryError> {
     Err(NamedMemoryError::Kept { name: name.to_string(), what })
 }
 
-fn serve(listener: &OwnedFd, stop: &Doorbell, memory: BorrowedFd<'_>, greeting: &[u8]) {
+fn serve(listener: &Socket, stop: &Doorbell, memory: BorrowedFd<'_>, greeting: &[u8]) {
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         let _ = poll(&mut fds, None);

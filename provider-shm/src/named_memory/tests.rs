@@ -6,7 +6,7 @@ use std::thread;
 
 use super::holders::{greeting, socket_name};
 use super::*;
-use crate::control::socket;
+use crate::control::socket::{self, Socket};
 
 /// Holds `name`, as others do or otherwise.
 struct Impostor {
@@ -144,7 +144,7 @@ fn a_holder_that_hangs_up_is_not_replaced() {
 fn who_would_not_be_found_is_refused() {
     let name = new_name("full");
     let number = |number: u32| socket_name(Name::Vector(&name), &number.to_string());
-    let taken: Vec<OwnedFd> = (0..1024).map(|n| socket::take_name(&number(n)).unwrap()).collect();
+    let taken: Vec<Socket> = (0..1024).map(|n| socket::take_name(&number(n)).unwrap()).collect();
     let error = refusal(&name);
     assert_eq!(error.errno(), Errno::BUSY);
     assert!(error.to_string().contains("1024 times"), "{error}");
