@@ -2,7 +2,6 @@
 
 use std::{
     net::SocketAddr,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,8 +15,8 @@ mod heard;
 mod managed;
 mod shares;
 
-pub(super) use self::heard::Heard;
 use self::shares::SILENCE_MAX;
+pub(super) use self::{heard::Heard, shares::Abandoned};
 use super::{
     ManagedIdOf,
     line::Line,
@@ -162,15 +161,8 @@ impl<V: Verbs> ControlThread<V> {
         if let Some(socket) = incoming.socket() {
             self.close(socket);
         }
-        if let (Some(answer), Some(record)) =
-            (incoming.answer, self.stations.get(&incoming.station))
-        {
-            let share = Arc::new(());
-            let held = Arc::downgrade(&share);
-            if let Some(event) = answer.abandoned(share) {
-                record.shared.push(event);
-                self.abandoned.push((incoming.from.ip(), held));
-            }
+        if let Some(answer) = incoming.answer {
+            self.abandon(incoming.station, incoming.from.ip(), answer);
         }
         self.resume_listening();
     }
@@ -229,10 +221,11 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     fn hello(&mut self, id: u64, hello: &Hello, bytes: &[u8]) {
-        let Some(host) = self.incoming.get(&id).map(|incoming| incoming.from.ip()) else {
+        let Some(incoming) = self.incoming.get(&id) else {
             return;
         };
-        if !self.may_answer(host) {
+        let (station, host) = (incoming.station, incoming.from.ip());
+        if !self.may_answer(station, host) {
             return self.drop_incoming(id, "too many handshakes of its host are under way");
         }
         let Some(incoming) = self.incoming.get(&id) else {

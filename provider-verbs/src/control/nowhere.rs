@@ -25,12 +25,16 @@ const BELIEVED_FOR: Duration = Duration::from_secs(5);
 /// GIDs of a host that may be looked for in vain, unless it is its own address, until none is.
 const OF_HOST_MAX: usize = 4;
 
+/// By which port, and by which of its own GIDs, one is looked for: another may lead there.
+type Way = (u8, u8);
+
 /// What was looked for in vain, not long ago.
 #[derive(Default)]
 pub(super) struct Nowhere(Vec<Missed>);
 
 struct Missed {
     gid: [u8; 16],
+    way: Way,
     /// Who has said that it is there.
     host: IpAddr,
     until: Instant,
@@ -48,22 +52,24 @@ impl Nowhere {
     ) -> Result<T, VerbsError> {
         let since = Instant::now();
         self.0.retain(|missed| missed.until > since);
-        if self.is_in_vain(host, end.gid) {
+        let way = (port.number, port.gid_index);
+        if self.is_in_vain(host, way, end.gid) {
             let source = io::Error::other("nobody was found there a moment ago");
             return Err(path::none(device, port, end, source));
         }
         let joined = join();
         if matches!(joined, Err(VerbsError::Path { .. })) && since.elapsed() >= IN_VAIN {
             let until = Instant::now() + BELIEVED_FOR;
-            self.0.push(Missed { gid: end.gid, host, until });
+            self.0.push(Missed { gid: end.gid, way, host, until });
         }
         joined
     }
 
-    fn is_in_vain(&self, host: IpAddr, gid: [u8; 16]) -> bool {
+    fn is_in_vain(&self, host: IpAddr, way: Way, gid: [u8; 16]) -> bool {
         let is_its_address = Ipv6Addr::from(gid).to_canonical() == host.to_canonical();
-        let of_host = self.0.iter().filter(|missed| missed.host == host).count();
-        self.0.iter().any(|missed| missed.gid == gid) || (!is_its_address && of_host >= OF_HOST_MAX)
+        let on_the_way = || self.0.iter().filter(|missed| missed.way == way);
+        let of_host = on_the_way().filter(|missed| missed.host == host).count();
+        on_the_way().any(|missed| missed.gid == gid) || (!is_its_address && of_host >= OF_HOST_MAX)
     }
 }
 
@@ -75,15 +81,18 @@ mod tests {
     fn a_host_has_few_places_where_nobody_is() {
         let host = IpAddr::from([10, 0, 0, 1]);
         let own = std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets();
-        let missed = |nth| Missed { gid: [nth; 16], host, until: Instant::now() + BELIEVED_FOR };
+        let (way, other) = ((1, 0), (1, 1));
+        let until = Instant::now() + BELIEVED_FOR;
+        let missed = |nth| Missed { gid: [nth; 16], way, host, until };
         let mut nowhere = Nowhere::default();
         for nth in 1..=OF_HOST_MAX as u8 {
-            assert!(!nowhere.is_in_vain(host, [nth; 16]));
+            assert!(!nowhere.is_in_vain(host, way, [nth; 16]));
             nowhere.0.push(missed(nth));
-            assert!(nowhere.is_in_vain(host, [nth; 16]));
+            assert!(nowhere.is_in_vain(host, way, [nth; 16]));
         }
-        assert!(nowhere.is_in_vain(host, [99; 16]));
-        assert!(!nowhere.is_in_vain(host, own), "its own address is looked for once");
-        assert!(!nowhere.is_in_vain([10, 0, 0, 2].into(), [99; 16]), "another host");
+        assert!(nowhere.is_in_vain(host, way, [99; 16]));
+        assert!(!nowhere.is_in_vain(host, way, own), "its own address is looked for once");
+        assert!(!nowhere.is_in_vain([10, 0, 0, 2].into(), way, [99; 16]), "another host");
+        assert!(!nowhere.is_in_vain(host, other, [1; 16]), "another way");
     }
 }

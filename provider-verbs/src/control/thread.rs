@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
     os::fd::{AsFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Weak},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -21,7 +21,7 @@ use rustix::{
 
 use super::{
     Command, Orders, StationRecord,
-    accept::{Heard, Incoming, PAUSE},
+    accept::{Abandoned, Heard, Incoming, PAUSE},
     connect::Outgoing,
     line::Line,
     managed::PROBE,
@@ -98,8 +98,8 @@ pub(super) struct ControlThread<V: Verbs> {
     pub(super) links: HashMap<u64, Link<V>>,
     pub(super) heard: Heard,
     pub(super) nowhere: Nowhere,
-    /// The hosts of handshakes that came to nothing, as long as their endpoints do not know.
-    pub(super) abandoned: Vec<(IpAddr, Weak<()>)>,
+    /// Handshakes that came to nothing, as long as their endpoints do not know.
+    pub(super) abandoned: Vec<Abandoned>,
     /// Once a station uses it.
     pub(super) manager: Option<Arc<V::Manager>>,
     /// Once there is a station on it.

@@ -267,15 +267,17 @@ fn a_host_has_so_many_senders_of_datagrams() {
 fn handshakes_that_come_to_nothing_take_a_share_of_the_buffers() {
     const OF_A_HOST: usize = 128;
     let mut scene = Scene::on(provider);
-    let to = scene.victim.address();
-    let ask = || {
+    let [to, other] = [&scene.victim, &scene.friend].map(Transport::address);
+    let ask_at = |to| {
         let mut raw = Raw::connect(to);
         let nonce = raw.greeting();
         raw.say(&signed(raw.hello(to), KEY, &nonce));
         matches!(raw.read(), Some((Message::Accept(_), _)))
     };
+    let ask = || ask_at(to);
     assert!((0..OF_A_HOST).all(|_| ask()));
     assert!(!ask(), "one more");
+    assert!(ask_at(other), "another endpoint of the process");
     assert!(scene.victim.event().is_none());
     wait_until("others are accepted again", || {
         assert!(scene.victim.event().is_none());

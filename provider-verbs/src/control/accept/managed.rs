@@ -1,6 +1,6 @@
 //! The same through the connection manager: a request, our answer, the peer's last word.
 
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use std::{net::SocketAddr, time::Instant};
 
 use super::{Asker, Incoming};
 use crate::{
@@ -24,6 +24,12 @@ struct Request<'a> {
     data: &'a [u8],
 }
 
+/// What a request is answered.
+struct Answering {
+    queue_pair: u32,
+    reply: Vec<u8>,
+}
+
 /// Why there is no connection, and what the peer is told of it.
 type Refusal = (Option<RejectReason>, String);
 
@@ -37,7 +43,7 @@ impl<V: Verbs> ControlThread<V> {
         queue_pair: u32,
         data: &[u8],
     ) {
-        if !self.may_answer(from.ip()) || !self.has_place() {
+        if !self.may_answer(station, from.ip()) || !self.has_place() {
             // It hears that we have let go of it, and comes again.
             return tracing::debug!(%from, "too many handshakes are under way");
         }
@@ -46,8 +52,22 @@ impl<V: Verbs> ControlThread<V> {
         let Some(record) = self.stations.get(&station) else {
             return;
         };
-        let confirm_wait = record.confirm_wait;
-        match answer(record, id, &managed, &Request { from, queue_pair, data }) {
+        let (confirm_wait, listens) = (record.confirm_wait, record.keys.told().is_some());
+        let mut abandoned = None;
+        let joined = join(record, id, &managed, &Request { from, queue_pair, data });
+        let answered = joined.and_then(|(answer, Answering { queue_pair, reply })| {
+            match managed.answer(queue_pair, &reply) {
+                Ok(()) => Ok(answer),
+                Err(error) => {
+                    abandoned = Some(answer);
+                    Err((None, error.to_string()))
+                }
+            }
+        });
+        if let Some(answer) = abandoned {
+            self.abandon(station, from.ip(), answer);
+        }
+        match answered {
             Ok(answer) => {
                 let (asker, answer) = (Asker::Managed(managed), Some(answer));
                 let since = Instant::now();
@@ -56,7 +76,7 @@ impl<V: Verbs> ControlThread<V> {
             }
             Err((reason, why)) => {
                 // Whoever comes before somebody listens asks again and again.
-                if record.keys.told().is_none() {
+                if !listens {
                     tracing::debug!(%from, "a connection was dropped: {why}");
                 } else {
                     tracing::info!(%from, "a connection was dropped: {why}");
@@ -102,13 +122,13 @@ impl<V: Verbs> ControlThread<V> {
     }
 }
 
-/// Checks a request, joins a queue pair with its sender's, and answers.
-fn answer<V: Verbs>(
+/// Checks a request, and joins a queue pair with its sender's. What is to be answered, besides.
+fn join<V: Verbs>(
     record: &StationRecord<V>,
     id: u64,
     managed: &ManagedIdOf<V>,
     request: &Request<'_>,
-) -> Result<Answer<V>, Refusal> {
+) -> Result<(Answer<V>, Answering), Refusal> {
     let Request { from, queue_pair, data } = *request;
     let ask = Ask::decode(data).map_err(|error| match error {
         WireError::OtherVersion { .. } => (Some(RejectReason::Version), error.to_string()),
@@ -146,13 +166,5 @@ fn answer<V: Verbs>(
         mtu_bytes,
     };
     let reply = reply.encode(key.bytes(), &parties, data, end.queue_pair);
-    match managed.answer(end.queue_pair, &reply) {
-        Ok(()) => Ok(made),
-        Err(error) => {
-            if let Some(event) = made.abandoned(Arc::default()) {
-                record.shared.push(event);
-            }
-            Err((None, error.to_string()))
-        }
-    }
+    Ok((made, Answering { queue_pair: end.queue_pair, reply }))
 }

@@ -7,11 +7,15 @@
 use std::{
     collections::HashMap,
     net::IpAddr,
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
 use super::{ACCEPTING_MAX, Incoming};
-use crate::{control::thread::ControlThread, verbs::Verbs};
+use crate::{
+    control::{offer::Answer, thread::ControlThread},
+    verbs::Verbs,
+};
 
 /// Handshakes of a host that nobody else makes room for.
 const HOST_SHARE: usize = ACCEPTING_MAX / 4;
@@ -19,6 +23,14 @@ const HOST_SHARE: usize = ACCEPTING_MAX / 4;
 const ANSWERED_MAX: usize = ACCEPTING_MAX / 2;
 /// How long a host may be silent, where others wait.
 pub(super) const SILENCE_MAX: Duration = Duration::from_millis(100);
+
+/// A handshake that was answered and came to nothing.
+pub(in crate::control) struct Abandoned {
+    /// Whose it was: of which station, with which host.
+    of: (u64, IpAddr),
+    /// Held until the endpoint has heard so.
+    held: Weak<()>,
+}
 
 impl<V: Verbs> Incoming<V> {
     fn is_silent_since(&self, moment: Instant) -> bool {
@@ -67,13 +79,28 @@ impl<V: Verbs> ControlThread<V> {
         false
     }
 
-    /// Whether one more handshake of a host may be answered. Those count that came to nothing, and have
-    /// buffers until their endpoint hears so: its application may be long in coming.
-    pub(super) fn may_answer(&mut self, host: IpAddr) -> bool {
-        self.abandoned.retain(|(_, share)| share.strong_count() > 0);
-        let abandoned = self.abandoned.iter().filter(|(from, _)| *from == host).count();
-        let answered =
-            |incoming: &&Incoming<V>| incoming.answer.is_some() && incoming.from.ip() == host;
+    /// Whether an endpoint may answer one more handshake of a host. Those count that came to nothing, and
+    /// have buffers until the endpoint hears so: its application may be long in coming.
+    pub(super) fn may_answer(&mut self, station: u64, host: IpAddr) -> bool {
+        self.abandoned.retain(|abandoned| abandoned.held.strong_count() > 0);
+        let is_of_host = |abandoned: &&Abandoned| abandoned.of == (station, host);
+        let abandoned = self.abandoned.iter().filter(is_of_host).count();
+        let answered = |incoming: &&Incoming<V>| {
+            incoming.answer.is_some() && (incoming.station, incoming.from.ip()) == (station, host)
+        };
         self.incoming.values().filter(answered).count() + abandoned < ANSWERED_MAX
+    }
+
+    /// Nothing comes of a handshake that was answered: its endpoint hears so.
+    pub(super) fn abandon(&mut self, station: u64, host: IpAddr, answer: Answer<V>) {
+        let Some(record) = self.stations.get(&station) else {
+            return;
+        };
+        let share = Arc::new(());
+        let held = Arc::downgrade(&share);
+        if let Some(event) = answer.abandoned(share) {
+            record.shared.push(event);
+            self.abandoned.push(Abandoned { of: (station, host), held });
+        }
     }
 }
