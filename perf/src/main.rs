@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`cli`] what is asked; [`roles`], [`launcher`] and [`bootstrap`]
 //! who we are; [`worker`] what every rank does; [`session`] what rank 0 directs;
-//! [`parts`] which measurements there are; [`measure`], and in a process alone [`contexts`],
+//! [`parts`] which measurements there are; [`mod@measure`], and in a process alone [`contexts`],
 //! [`peeks`], [`peers`], the workloads; [`floor`] what they are compared with; [`peer`] and [`compare`] whom;
 //! [`report`], [`table`], [`html`], [`outputs`] what comes out. What the workloads need of an
 //! endpoint is a [`port`]: kestrel itself is behind [`fabric`], libfabric behind [`door`].

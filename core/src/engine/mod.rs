@@ -1,12 +1,12 @@
 //! The engine: what owns an endpoint's matcher, operations and peers, and moves everything forward
 //! when it is polled.
 //!
-//! One owner at a time ([`unit`]), so nothing in here is atomic. The actions of the protocol are in
+//! One owner at a time ([`mod@unit`]), so nothing in here is atomic. The actions of the protocol are in
 //! [`crate::protocol`]; this file has the state and the poll loop. In reading order:
 //!
 //! 1. State: [`peer`] is what is known of a peer, [`report`] how completions are told; [`regions`]
 //!    are those found by their keys, `reserve` is memory for a copy that must not fail.
-//! 2. Ownership: [`ownership`] has the rules, [`unit`] an engine that any thread may post to, and
+//! 2. Ownership: [`ownership`] has the rules, [`mod@unit`] an engine that any thread may post to, and
 //!    `submission` what is left for the owner.
 //! 3. Peers: [`route`] leads from an address to a peer, [`keys`] to one by its authorization key;
 //!    `lifecycle` has them connect, arrive and die;

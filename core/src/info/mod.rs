@@ -4,7 +4,7 @@
 //! - [`Hints`]: what is asked for; everything is optional.
 //! - [`Offer`]: what a transport can do: what it gives to who asks for
 //!   nothing, and the most that may be asked for.
-//! - [`negotiate`]: from both to an [`Info`], or to every [`Rejection`].
+//! - [`mod@negotiate`]: from both to an [`Info`], or to every [`Rejection`].
 //!
 //! ```
 //! use kestrel_core::flags::Flags;

@@ -65,10 +65,8 @@ pub(crate) fn tell(refused: &Refused) {
 }
 
 /// A `struct fi_ops_*`: its `size`, then a function pointer for each call. libfabric
-/// calls most of them blind, so a table is complete: [`refusing`] fills the calls that
+/// calls most of them blind, so a table is complete: its `refusing` fills the calls that
 /// a provider does not have.
-///
-/// [`refusing`]: OpsFid::refusing
 macro_rules! operations {
     ($(
         $(#[$doc:meta])*

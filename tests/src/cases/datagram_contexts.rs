@@ -15,7 +15,7 @@ use crate::{
     cases::shared_contexts::senders_with,
 };
 
-/// "fi_srx_context … share[s] receive context resources": here, too, a receive is whoever's
+/// "fi_srx_context … share\[s\] receive context resources": here, too, a receive is whoever's
 /// message comes first.
 pub fn endpoints_share_receives<P: Provider>(bed: &Bed<P>) {
     let (mut sharers, world) = senders_with(bed, 3, 1, &Options::datagrams());
