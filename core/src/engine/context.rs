@@ -31,7 +31,7 @@ impl<T: Transport> Engine<T> {
                 self.reserve.raise(setup.inject_size);
                 if ours.names_contexts != setup.names_contexts {
                     // They lead to other contexts now.
-                    self.named_routes.clear();
+                    self.routes.named.clear();
                 }
                 ours.names_contexts = setup.names_contexts;
                 self.sends.reserve(setup.transmit_size);

@@ -117,12 +117,12 @@ impl<T: Transport> Engine<T> {
         let in_use_after = self.peers.len() - self.vacancies.places.len();
         self.vacancies.look_at = (2 * in_use_after).max(FEW);
         let is_in_use = |peer: PeerIndex| in_use[peer as usize];
-        for route in &mut self.routes {
+        for route in &mut self.routes.by_fi_addr {
             if *route != NO_ROUTE && !is_in_use(*route) {
                 *route = NO_ROUTE;
             }
         }
-        self.named_routes.retain(|_, route| is_in_use(*route));
+        self.routes.named.retain(|_, route| is_in_use(*route));
     }
 
     /// Gives back the place of a peer that nobody here names, unless the transport may.
@@ -145,12 +145,12 @@ impl<T: Transport> Engine<T> {
         named.add_all(self.remotes.indices().map(|at| self.remotes[at].peer));
         named.add_all(self.incoming.indices().map(|at| self.incoming[at].peer));
         named.add_all(self.unexpected.indices().map(|at| self.unexpected[at].peer));
-        named.add_all(self.pulls.iter().map(|pull| pull.peer()));
-        named.add_all(self.helps.iter().map(|help| help.peer()));
+        named.add_all(self.copies.pulls.iter().map(|pull| pull.peer()));
+        named.add_all(self.copies.helps.iter().map(|help| help.peer()));
         named.add_all(self.backlog.iter().chain(&self.confirming).copied());
-        named.add_all(self.transmit_order.iter().flat_map(|order| order.lines_in_use()));
-        named.add_all(self.receive_order.iter().flat_map(|order| order.lines_in_use()));
-        named.add_all(self.data_order.iter().flat_map(|order| order.peers()));
+        named.add_all(self.orders.transmit.iter().flat_map(|order| order.lines_in_use()));
+        named.add_all(self.orders.receive.iter().flat_map(|order| order.lines_in_use()));
+        named.add_all(self.orders.data.iter().flat_map(|order| order.peers()));
         named.add_all(self.buffering.iter().flat_map(|buffering| buffering.peers()));
         named.add_all(self.datagrams.iter().flat_map(|datagrams| datagrams.peers()));
         named.add_all(self.manager.iter().flat_map(|manager| manager.peers()));

@@ -49,7 +49,7 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     pub(super) fn keyed_source_at(&mut self, fi_addr: u64, flags: Flags) -> Option<SourceIndex> {
         if !flags.contains(Flags::AUTH_KEY) {
-            let peer = self.peer_at(fi_addr & self.source_mask)?;
+            let peer = self.peer_at(fi_addr & self.routes.source_mask)?;
             return Some(self.peers[peer as usize].matched_as);
         }
         match self.group_of(auth_key_number(fi_addr)?) {

@@ -227,7 +227,7 @@ impl<T: Transport> Engine<T> {
             self.fail_send(send, why);
         }
         self.fail_begun_remotes(peer, why);
-        self.helps.retain(|helping| helping.peer() != peer);
+        self.copies.helps.retain(|helping| helping.peer() != peer);
         // Nobody is there whom they could be said to, nor those about what is received now.
         self.peers[peer as usize].replies.clear();
         self.fail_receiving(peer, why);

@@ -54,12 +54,7 @@ pub(crate) mod order;
 pub(crate) mod shortage;
 mod unread;
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-};
-
-use rustc_hash::FxHashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     address::Address,
@@ -79,18 +74,19 @@ use crate::{
         datagram::Datagrams,
         fence::Fence,
         remote_access::{scratch::Scratch, several::Several},
-        single_copy::{help::Helping, pull::Pull},
+        single_copy::Copies,
     },
     shared_context::pool::SharedSeat,
     tag_match::Matcher,
     transport::{Limits, PeerIndex, Transport},
 };
 use gone::Vacancies;
-use order::{Order, data::DataOrder, receive::Receipt, transmit::Outcome};
+use order::Orders;
 use peer::Peer;
 use regions::KnownRegions;
 use report::{OneSidedCounters, Side};
 use reserve::Reserve;
+use route::Routes;
 use shortage::Shortage;
 use unread::Unread;
 
@@ -164,19 +160,10 @@ pub struct Engine<T: Transport> {
     /// Which of them nobody has.
     vacancies: Vacancies,
     pub(crate) by_address: HashMap<(Address, KeyNumber), PeerIndex>,
-    /// The peer of each address in the address vector, as far as it was used.
-    pub(crate) routes: Vec<PeerIndex>,
-    /// The peer of each address that names a receive context, as far as it was used.
-    pub(crate) named_routes: FxHashMap<u64, PeerIndex>,
-    /// The bits of an address that are not of a receive context.
-    pub(crate) source_mask: u64,
-    /// The count of removals that the routes are right for, without another look.
-    pub(crate) routes_valid_for: u64,
+    /// The peers of addresses in the vector.
+    routes: Routes,
     /// The count of changes that what peers are called is right for, without another look.
     pub(crate) sources_valid_for: u64,
-    /// The count of removals everywhere when the routes were last made anew: what counts where other
-    /// processes share the vector, which has to be asked each time.
-    pub(crate) routes_made_for: u64,
     /// The count of changes everywhere when peers were last named, where other processes share the
     /// vector.
     pub(crate) sources_made_for: u64,
@@ -206,12 +193,10 @@ pub struct Engine<T: Transport> {
     pub(crate) in_windows: u32,
     /// Peers with sends that are not confirmed yet.
     pub(crate) confirming: Vec<PeerIndex>,
-    /// Messages that are read from their senders' memory.
-    pub(crate) pulls: VecDeque<Pull>,
+    /// Messages that go from buffer to buffer.
+    pub(crate) copies: Copies,
     /// Messages that are fetched by an adapter, and not wholly asked for yet.
     pub(crate) fetches: Vec<u32>,
-    /// Messages of ours that we help a receiver with.
-    pub(crate) helps: VecDeque<Helping>,
     /// Whether packets are faster than what goes from buffer to buffer.
     pub(crate) contests: Contests,
     /// Messages claimed by a peek, by context.
@@ -226,12 +211,8 @@ pub struct Engine<T: Transport> {
     pub(crate) windows: u64,
     /// What was posted before fences and is not complete, where an endpoint is several peers.
     pub(crate) fences: Vec<Fence>,
-    /// What is submitted and not reported, where completions keep an order.
-    pub(crate) transmit_order: Option<Box<Order<Outcome>>>,
-    /// What is matched and not reported, where completions keep an order.
-    pub(crate) receive_order: Option<Box<Order<Receipt>>>,
-    /// What is matched and not written, where data keeps an order.
-    pub(crate) data_order: Option<Box<DataOrder>>,
+    /// What waits for its turn.
+    pub(crate) orders: Orders,
 }
 
 impl<T: Transport> Engine<T> {
@@ -258,12 +239,8 @@ impl<T: Transport> Engine<T> {
             peers: Vec::new(),
             vacancies: Vacancies::default(),
             by_address: HashMap::new(),
-            routes: Vec::new(),
-            named_routes: FxHashMap::default(),
-            source_mask: setup.address_vector.source_mask(),
-            routes_valid_for: 0,
+            routes: Routes::new(setup.address_vector.source_mask()),
             sources_valid_for: 0,
-            routes_made_for: 0,
             sources_made_for: 0,
             tagged: Matcher::new(),
             untagged: Matcher::new(),
@@ -281,9 +258,8 @@ impl<T: Transport> Engine<T> {
             backlog: Vec::new(),
             in_windows: 0,
             confirming: Vec::new(),
-            pulls: VecDeque::new(),
+            copies: Copies::default(),
             fetches: Vec::new(),
-            helps: VecDeque::new(),
             contests: Contests::default(),
             claimed: ClaimedMessages::default(),
             shared: None,
@@ -291,9 +267,7 @@ impl<T: Transport> Engine<T> {
             buffering: Buffering::new(setup.buffering.as_ref(), setup.receive.queue.as_ref()),
             windows: 0,
             fences: Vec::new(),
-            transmit_order: None,
-            receive_order: None,
-            data_order: None,
+            orders: Orders::default(),
             setup,
         };
         engine.line_up_sends();
@@ -359,7 +333,7 @@ impl<T: Transport> Engine<T> {
         // look is worth while when the first look of a poll finds something. Other peers'
         // lines are looked at: what they sent before it would seem to be late otherwise.
         self.burst = if packets > 0 { BURST_MAX.min(self.burst * 2) } else { 1 };
-        if self.backlog.is_empty() && self.pulls.is_empty() && self.helps.is_empty() {
+        if self.backlog.is_empty() && self.copies.is_empty() {
             return finished || packets > 0;
         }
         self.push_backlog(finished || packets > 0)

@@ -187,7 +187,7 @@ impl<T: Transport> Engine<T> {
         entry: Option<Entry>,
         tally: Option<Tally>,
     ) {
-        if self.transmit_order.is_some() {
+        if self.orders.transmit.is_some() {
             let end = End::Success(entry, tally);
             return self.report_in_turn(peer, operation, Outcome { counted, end });
         }

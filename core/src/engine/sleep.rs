@@ -73,7 +73,7 @@ impl<T: Transport> Engine<T> {
 
     /// Whether something here waits for room at a peer, or for what rings no bell.
     fn waits_for_room(&self) -> bool {
-        let copies = !(self.pulls.is_empty() && self.helps.is_empty());
+        let copies = !self.copies.is_empty();
         let waits = !(self.backlog.is_empty() && self.fetches.is_empty());
         copies || waits || self.waits_for_reader()
     }

@@ -240,7 +240,7 @@ impl<T: Transport> Engine<T> {
             return true;
         }
         // What comes in packets is written in order.
-        if self.data_order.is_none() && (self.pull(index) || self.fetch(index)) {
+        if self.orders.data.is_none() && (self.pull(index) || self.fetch(index)) {
             return false;
         }
         self.consent(index);

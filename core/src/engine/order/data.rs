@@ -67,23 +67,23 @@ impl<T: Transport> Engine<T> {
     /// How payload of the last arrival, from an offset on, is copied over where it belongs.
     #[inline]
     pub(crate) fn placing(&self) -> fn(&T, usize, Piece) {
-        if self.data_order.is_some() { place::in_order } else { T::copy_out }
+        if self.orders.data.is_some() { place::in_order } else { T::copy_out }
     }
 
     /// How what was parked is copied to where it belongs.
     pub(crate) fn copying(&self) -> fn(Piece, Piece) {
-        if self.data_order.is_some() { Piece::copy_in_order_to } else { Piece::copy_to }
+        if self.orders.data.is_some() { Piece::copy_in_order_to } else { Piece::copy_to }
     }
 
     /// Whether a message of `peer` that is matched now has to wait for the rest of another.
     #[inline]
     pub(crate) fn waits_for_data(&self, peer: PeerIndex) -> bool {
-        self.data_order.as_ref().is_some_and(|order| order.lines.contains_key(&peer.into()))
+        self.orders.data.as_ref().is_some_and(|order| order.lines.contains_key(&peer.into()))
     }
 
     /// The rest of a message is on its way to its buffer.
     pub(crate) fn note_arriving(&mut self, peer: PeerIndex, incoming: u32) {
-        if let Some(order) = &mut self.data_order {
+        if let Some(order) = &mut self.orders.data {
             order.lines.entry(peer.into()).or_default().first = Some(incoming);
         }
     }
@@ -96,10 +96,10 @@ impl<T: Transport> Engine<T> {
         if let Some(incoming) = arriving {
             self.incoming[incoming].target = Target::Unexpected(parked);
         }
-        if let Some(order) = &mut self.receive_order {
+        if let Some(order) = &mut self.orders.receive {
             order.enter(peer, parked | HELD);
         }
-        if let Some(order) = &mut self.data_order {
+        if let Some(order) = &mut self.orders.data {
             let line = order.lines.entry(peer.into()).or_default();
             line.held.push_back(Held { target, parked });
         }
@@ -139,17 +139,17 @@ impl<T: Transport> Engine<T> {
     }
 
     fn line_of_data(&mut self, peer: PeerIndex) -> Option<&mut Line> {
-        self.data_order.as_mut()?.lines.get_mut(&peer.into())
+        self.orders.data.as_mut()?.lines.get_mut(&peer.into())
     }
 
     fn take_line_of_data(&mut self, peer: PeerIndex) -> Option<Line> {
-        self.data_order.as_mut()?.lines.remove(&peer.into())
+        self.orders.data.as_mut()?.lines.remove(&peer.into())
     }
 
     fn write_held(&mut self, held: &Held) {
         let mut place = held.parked | HELD;
         if let Some(incoming) = self.unexpected[held.parked].arriving {
-            if let Some(order) = &mut self.receive_order {
+            if let Some(order) = &mut self.orders.receive {
                 order.rename(place, incoming);
             }
             place = incoming;

@@ -16,6 +16,19 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
+use self::{data::DataOrder, receive::Receipt, transmit::Outcome};
+
+/// What waits for its turn, where an order is kept.
+#[derive(Default)]
+pub(crate) struct Orders {
+    /// What is submitted and not reported.
+    pub transmit: Option<Box<Order<Outcome>>>,
+    /// What is matched and not reported.
+    pub receive: Option<Box<Order<Receipt>>>,
+    /// What is matched and not written.
+    pub data: Option<Box<DataOrder>>,
+}
+
 /// Lines of operations, each told of by a `T`.
 pub(crate) struct Order<T> {
     lines: Vec<Line<T>>,
@@ -120,6 +133,10 @@ impl<T> Order<T> {
         if let Some((line, place)) = self.places.remove(&operation.into()) {
             let line = &mut self.lines[line as usize];
             line.places[(place - line.first) as usize] = Place::Left;
+            // Behind one that is never over, those that come and go would be more and more.
+            while let Some(Place::Left) = line.places.back() {
+                line.places.pop_back();
+            }
         }
     }
 
@@ -171,6 +188,23 @@ mod tests {
         let first = order.over(2, 2);
         assert_eq!(told(&mut order, first, 0), [2, 3, 4]);
         assert!(order.is_empty(0) && order.held() == 0);
+    }
+
+    #[test]
+    fn who_comes_and_goes_behind_one_that_stays_leaves_no_place() {
+        let mut order = Order::new();
+        order.enter(0, 1);
+        for operation in 2..100 {
+            order.enter(0, operation);
+            order.leave(operation);
+        }
+        assert_eq!(order.line(0).places.len(), 1);
+        // One between two that stay keeps its place until those before it are over.
+        [2, 3].into_iter().for_each(|operation| order.enter(0, operation));
+        order.leave(2);
+        assert_eq!(order.over(3, 3), None);
+        let first = order.over(1, 1);
+        assert_eq!(told(&mut order, first, 0), [1, 3]);
     }
 
     #[test]

@@ -33,8 +33,8 @@ impl<T: Transport> Engine<T> {
         let Side { in_order, data_in_order, .. } = self.setup.receive;
         self.receives_in_order = in_order || data_in_order;
         self.is_careful = self.receives_in_order || self.setup.source_errors;
-        self.receive_order = in_order.then(|| Box::new(Order::new()));
-        self.data_order = data_in_order.then(Box::<DataOrder>::default);
+        self.orders.receive = in_order.then(|| Box::new(Order::new()));
+        self.orders.data = data_in_order.then(Box::<DataOrder>::default);
     }
 
     /// A message that is still to arrive was matched: it has its place from now on, if it had none
@@ -43,7 +43,7 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     pub(crate) fn enter_receive_line(&mut self, incoming: u32) {
         let peer = self.incoming[incoming].peer;
-        if let Some(order) = self.receive_order.as_mut().filter(|order| !order.has(incoming)) {
+        if let Some(order) = self.orders.receive.as_mut().filter(|order| !order.has(incoming)) {
             order.enter(peer, incoming);
         }
         self.note_arriving(peer, incoming);
@@ -59,14 +59,14 @@ impl<T: Transport> Engine<T> {
         incoming: Option<u32>,
         receipt: Receipt,
     ) {
-        let mut next = match (&mut self.receive_order, incoming) {
+        let mut next = match (&mut self.orders.receive, incoming) {
             (Some(order), Some(incoming)) => order.over(incoming, receipt),
             (Some(order), None) => order.append(peer, receipt),
             (None, _) => Some(receipt),
         };
         while let Some(receipt) = next {
             self.tell(peer, receipt);
-            next = self.receive_order.as_mut().and_then(|order| order.next(peer));
+            next = self.orders.receive.as_mut().and_then(|order| order.next(peer));
         }
     }
 

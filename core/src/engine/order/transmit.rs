@@ -33,7 +33,7 @@ impl<T: Transport> Engine<T> {
     /// Has what is submitted from now on complete in order, if that is wanted.
     pub(crate) fn line_up_sends(&mut self) {
         let in_order = self.setup.transmit.in_order;
-        self.transmit_order = in_order.then(|| Box::new(Order::new()));
+        self.orders.transmit = in_order.then(|| Box::new(Order::new()));
     }
 
     /// The line that an operation to `peer` waits in.
@@ -45,13 +45,13 @@ impl<T: Transport> Engine<T> {
     /// until then.
     #[inline(always)]
     pub(crate) fn unreported(&self) -> usize {
-        self.transmit_order.as_ref().map_or(0, |order| order.held())
+        self.orders.transmit.as_ref().map_or(0, |order| order.held())
     }
 
     /// Gives an operation that is under way its place behind those before it.
     #[inline(always)]
     pub(crate) fn enter_line(&mut self, peer: PeerIndex, operation: u32) {
-        if self.transmit_order.is_some() {
+        if self.orders.transmit.is_some() {
             self.take_place(peer, operation);
         }
     }
@@ -60,7 +60,7 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     fn take_place(&mut self, peer: PeerIndex, operation: u32) {
         let line = self.line_to(peer);
-        if let Some(order) = &mut self.transmit_order {
+        if let Some(order) = &mut self.orders.transmit {
             order.enter(line, operation);
             self.note_line(peer);
         }
@@ -70,7 +70,7 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn report_in_turn(&mut self, peer: PeerIndex, operation: u32, outcome: Outcome) {
-        let turn = match &mut self.transmit_order {
+        let turn = match &mut self.orders.transmit {
             Some(order) => order.over(operation, outcome),
             None => Some(outcome),
         };
@@ -82,7 +82,7 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     pub(crate) fn report_behind(&mut self, peer: PeerIndex, outcome: Outcome) {
         let line = self.line_to(peer);
-        let turn = match &mut self.transmit_order {
+        let turn = match &mut self.orders.transmit {
             Some(order) => order.append(line, outcome),
             None => Some(outcome),
         };
@@ -97,7 +97,7 @@ impl<T: Transport> Engine<T> {
         context: u64,
         attachment: Option<Attachment>,
     ) {
-        if self.transmit_order.is_none() {
+        if self.orders.transmit.is_none() {
             return self.report_sent(flags, context, attachment);
         }
         let entry = sent_entry(flags, context, attachment);
@@ -108,7 +108,7 @@ impl<T: Transport> Engine<T> {
     /// An operation that is canceled waits for nobody, nor does anybody wait for it.
     #[cold]
     pub(crate) fn leave_line(&mut self, operation: u32) {
-        if let Some(order) = &mut self.transmit_order {
+        if let Some(order) = &mut self.orders.transmit {
             order.leave(operation);
         }
     }
@@ -118,7 +118,7 @@ impl<T: Transport> Engine<T> {
         let (line, mut next) = (self.line_to(peer), first);
         while let Some(outcome) = next {
             self.report(outcome);
-            next = self.transmit_order.as_mut().and_then(|order| order.next(line));
+            next = self.orders.transmit.as_mut().and_then(|order| order.next(line));
         }
         self.note_line(peer);
     }
@@ -134,7 +134,7 @@ impl<T: Transport> Engine<T> {
     /// turn; datagrams are always looked at, since another peer's may.
     fn note_line(&mut self, peer: PeerIndex) {
         let line = self.line_to(peer);
-        let Some(order) = &self.transmit_order else { return };
+        let Some(order) = &self.orders.transmit else { return };
         let takes_turns = !order.is_empty(line) || self.datagrams.is_some();
         let Some(record) = self.peers.get_mut(peer as usize) else { return };
         if record.takes_turns != takes_turns {

@@ -80,7 +80,7 @@ impl<T: Transport> Engine<T> {
         if is_fenced {
             self.note_fence(peer, Earlier::OneSided(self.remotes.name(index)));
         }
-        if self.transmit_order.is_some() {
+        if self.orders.transmit.is_some() {
             self.enter_line(peer, index | ONE_SIDED);
             clear = self.peers[peer as usize].is_open();
         }

@@ -50,7 +50,7 @@ impl<T: Transport> Engine<T> {
             return;
         };
         // What a sender has not come to the end of is kept: one share of each message, and no more.
-        if self.helps.iter().any(|helping| helping.name == name) {
+        if self.copies.helps.iter().any(|helping| helping.name == name) {
             return self.violation(peer, "it offered a share of a message twice");
         }
         let send = &self.sends[index];
@@ -71,14 +71,14 @@ impl<T: Transport> Engine<T> {
 
     /// Writes some more of the message whose turn it is.
     pub(crate) fn help_on(&mut self) -> bool {
-        let helping = self.helps.pop_front();
+        let helping = self.copies.helps.pop_front();
         helping.map(|helping| self.help_with(helping)).is_some()
     }
 
     fn help_with(&mut self, mut helping: Helping) {
         match self.write_on(&mut helping) {
             Step::More => {
-                self.helps.push_back(helping);
+                self.copies.helps.push_back(helping);
                 self.wake_sound_sleepers();
             }
             Step::Over if helping.help.has_any() => {

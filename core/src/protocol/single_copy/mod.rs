@@ -13,5 +13,26 @@
 pub mod help;
 pub mod pull;
 
+use std::collections::VecDeque;
+
+use self::{help::Helping, pull::Pull};
+
+/// Messages that are under way like that.
+#[derive(Default)]
+pub(crate) struct Copies {
+    /// Read from their senders' memory.
+    pub pulls: VecDeque<Pull>,
+    /// Ours, which we help a receiver with.
+    pub helps: VecDeque<Helping>,
+}
+
+impl Copies {
+    /// Whether there is nothing to copy.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.pulls.is_empty() && self.helps.is_empty()
+    }
+}
+
 /// Bytes that one poll copies of a message at most, so that the poll stays short.
 pub(crate) const STRETCH: usize = 1 << 20;

@@ -91,8 +91,8 @@ impl<T: Transport> Engine<T> {
 
     /// Reads some more of the message whose turn it is.
     pub(crate) fn pull_on(&mut self) -> bool {
-        for _ in 0..self.pulls.len() {
-            let Some(pull) = self.pulls.pop_front() else {
+        for _ in 0..self.copies.pulls.len() {
+            let Some(pull) = self.copies.pulls.pop_front() else {
                 break;
             };
             let goes_on = !pull.waits || self.is_written(&pull);
@@ -100,7 +100,7 @@ impl<T: Transport> Engine<T> {
                 self.pull_with(pull);
                 return true;
             }
-            self.pulls.push_back(pull);
+            self.copies.pulls.push_back(pull);
         }
         false
     }
@@ -139,7 +139,7 @@ impl<T: Transport> Engine<T> {
 
     /// Keeps a message that is not wholly read, for those who poll.
     fn pull_later(&mut self, pull: Pull) {
-        self.pulls.push_back(pull);
+        self.copies.pulls.push_back(pull);
         self.wake_sound_sleepers();
     }
 
@@ -270,7 +270,7 @@ impl<T: Transport> Engine<T> {
             return;
         };
         let shared = |pull: &Pull| pull.incoming == index && pull.share.is_some();
-        let Some(at) = self.pulls.iter().position(shared) else {
+        let Some(at) = self.copies.pulls.iter().position(shared) else {
             return self.violation(peer, "it helped with a message that was not offered");
         };
         let incoming = &mut self.incoming[index];
@@ -279,7 +279,7 @@ impl<T: Transport> Engine<T> {
         }
         incoming.end = from as usize;
         let whole = incoming.received == incoming.end;
-        let Some(mut pull) = self.pulls.remove(at) else {
+        let Some(mut pull) = self.copies.pulls.remove(at) else {
             return;
         };
         self.end_share(&mut pull);
@@ -308,17 +308,17 @@ impl<T: Transport> Engine<T> {
 
     /// Gives up what is being read from a peer. Returns whether it writes no more to our memory.
     pub(crate) fn forget_pulls(&mut self, peer: PeerIndex) -> bool {
-        let pulls = std::mem::take(&mut self.pulls);
+        let pulls = std::mem::take(&mut self.copies.pulls);
         let (gone, left): (VecDeque<Pull>, _) =
             pulls.into_iter().partition(|pull| pull.peer == peer);
-        self.pulls = left;
+        self.copies.pulls = left;
         gone.into_iter().fold(true, |quiet, pull| quiet & self.take_back(pull))
     }
 
     /// Gives up one message that is being read. Returns whether its sender writes no more to our memory.
     pub(crate) fn stop_pull(&mut self, incoming: u32) -> bool {
-        let at = self.pulls.iter().position(|pull| pull.incoming == incoming);
-        at.and_then(|at| self.pulls.remove(at)).is_none_or(|pull| self.take_back(pull))
+        let at = self.copies.pulls.iter().position(|pull| pull.incoming == incoming);
+        at.and_then(|at| self.copies.pulls.remove(at)).is_none_or(|pull| self.take_back(pull))
     }
 
     fn take_back(&mut self, mut pull: Pull) -> bool {

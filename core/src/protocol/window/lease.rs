@@ -10,7 +10,7 @@ use crate::{
     memory_region::MemoryRegion,
     one_sided::{RemoteOperation, StoredSegments},
     protocol::arrive::UNDER_WAY_MAX,
-    transport::{Arrival, EVERYBODY, PeerIndex, Transport},
+    transport::{Arrival, EVERYBODY, PeerIndex, Room, Transport},
     window::{Access, Invitation, Lease, NO_REGION, RegistrationRequest},
     wire::{Head, Kind},
 };
@@ -35,6 +35,10 @@ impl<T: Transport> Engine<T> {
         }
         let window = &self.peers[peer as usize].window;
         if window.invitation == Invited::No && !self.transport.is_window_open(peer) {
+            // Or one would be made at each poll that nobody is told of.
+            if matches!(self.transport.room(peer, 0), Room::Full) {
+                return;
+            }
             let Some(ours) = self.transport.invite(peer) else {
                 return;
             };
@@ -125,7 +129,7 @@ impl<T: Transport> Engine<T> {
         // What not everybody may reach is not laid where everybody could.
         let keys = self.setup.keys.as_ref().map(|keys| &keys.ring);
         let fits = audience != EVERYBODY || region.is_for_all(keys);
-        let (in_order, atomics) = (self.data_order.is_some(), self.setup.adapter_atomics);
+        let (in_order, atomics) = (self.orders.data.is_some(), self.setup.adapter_atomics);
         if counted || !fits || (in_order && !atomics) || region.admit(who).is_err() {
             return None;
         }
@@ -166,7 +170,9 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(super) fn renew_lease(&mut self, peer: PeerIndex, key: u64) {
-        self.peers[peer as usize].window.leases.remove(&key);
+        let window = &mut self.peers[peer as usize].window;
+        window.leases.remove(&key);
+        window.answered = None;
         self.ask_for(peer, key);
     }
 
@@ -174,6 +180,8 @@ impl<T: Transport> Engine<T> {
     #[cold]
     pub(crate) fn forget_leases_of(&mut self, operation: &RemoteOperation) {
         let window = &mut self.peers[operation.peer as usize].window;
+        // Nor is what it said of an earlier operation an answer to the next one.
+        window.answered = None;
         match &operation.segments {
             StoredSegments::One(segment) => {
                 window.leases.remove(&segment.key);
