@@ -4,7 +4,7 @@
 //! does, or the passive endpoint when it is closed. An endpoint that is opened from a request has
 //! not answered it yet: until it accepts, the request can be rejected.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use kestrel::{PassiveEndpoint, objects::Provider};
 use kestrel_core::{connection::request::ConnectionRequest, error::Errno, info};
@@ -18,15 +18,47 @@ use crate::{
     answer,
     object::{self, FID_NOSYS, Header},
     outcome::Failure,
-    passive_endpoint::Requests,
+    per_process::PerProcess,
 };
 
-/// What we keep of a request.
-pub struct State {
-    passive: Arc<PassiveEndpoint>,
-    requests: Arc<Requests>,
-    handle: u64,
+/// The passive endpoints that are open, and the handles of requests to them that are not answered, by the
+/// places of their objects: another one may come to lie where one was. Who looks here needs no object,
+/// which another thread may be closing.
+#[derive(Default)]
+struct Known {
+    listeners: HashMap<usize, Arc<PassiveEndpoint>>,
+    requests: HashMap<usize, Request>,
 }
+
+/// A request as its passive endpoint knows it.
+#[derive(Clone)]
+struct Request {
+    passive: Arc<PassiveEndpoint>,
+    number: u64,
+}
+
+static KNOWN: PerProcess<Known> = PerProcess::new();
+
+/// A passive endpoint is open from now on.
+pub fn begin(pep: *mut FidPep, passive: Arc<PassiveEndpoint>) {
+    KNOWN.lock().listeners.insert(pep as usize, passive);
+}
+
+/// A passive endpoint is closed: its requests mean nothing any more, and none is described from now on.
+pub fn end(passive: &Arc<PassiveEndpoint>) {
+    let mut known = KNOWN.lock();
+    known.listeners.retain(|_, open| !Arc::ptr_eq(open, passive));
+    let handles = known.requests.extract_if(|_, request| Arc::ptr_eq(&request.passive, passive));
+    let handles: Vec<usize> = handles.map(|(handle, _)| handle).collect();
+    drop(known);
+    for handle in handles {
+        // SAFETY: it was open, and whoever takes it off the list closes it.
+        unsafe { object::close::<FidRequest>(handle as *mut Fid) };
+    }
+}
+
+/// A handle has no state: what it stands for is in the list.
+pub struct State;
 
 // Of its own, by which it is known. What closes a handle goes without it.
 static FID: OpsFid = FID_NOSYS;
@@ -48,25 +80,19 @@ impl Header for FidRequest {
 }
 
 /// The info of a request that came to the passive endpoint `pep`, with a handle. It is the
-/// application's to free.
-///
-/// # Safety
-/// `pep` is open.
-pub unsafe fn describe(pep: *mut Fid, found: &info::Info) -> Result<*mut Info, Failure> {
-    // SAFETY: the caller vouches for it.
-    let owner = unsafe { object::checked::<FidPep>(pep) }?;
-    let info = answer::whole(found)?;
-    let state = State {
-        passive: owner.passive().clone(),
-        requests: owner.requests().clone(),
-        handle: found.handle,
+/// application's to free. None: the passive endpoint has been closed.
+pub fn describe(pep: u64, found: &info::Info) -> Result<Option<*mut Info>, Failure> {
+    let mut known = KNOWN.lock();
+    let Some(passive) = known.listeners.get(&(pep as usize)).cloned() else {
+        return Ok(None);
     };
+    let info = answer::whole(found)?;
     let fid = object::fid::<FidRequest>(class::CONNREQ, std::ptr::null_mut());
-    let handle = object::create(FidRequest { fid }, state);
-    owner.requests().add(handle, found.handle);
+    let handle = object::create(FidRequest { fid }, State);
+    known.requests.insert(handle as usize, Request { passive, number: found.handle });
     // SAFETY: just made, and nobody else knows it.
     unsafe { (*info).handle = handle.cast() };
-    Ok(info)
+    Ok(Some(info))
 }
 
 /// What an endpoint that has a peer can be opened from.
@@ -81,20 +107,34 @@ pub enum Origin<'a> {
 
 /// The handle of a request, for the endpoint that was opened from it.
 pub struct Handle {
-    requests: Arc<Requests>,
+    request: Request,
     object: *mut Fid,
-    number: u64,
 }
 
-// SAFETY: the object is looked at by the list of handles alone, which has a lock.
+// SAFETY: the object is closed by who takes it off the list, which has a lock, and by nobody else.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
 impl Handle {
+    /// What a handle stands for, which need not be of a request that is still there.
+    fn of(object: *mut Fid) -> Option<Handle> {
+        let request = KNOWN.lock().requests.get(&(object as usize)).cloned()?;
+        Some(Handle { request, object })
+    }
+
     /// Closes it, unless somebody has: it means nothing any more.
     pub fn close(&self) {
-        self.requests.forget(self.object, self.number);
+        let (mut known, at) = (KNOWN.lock(), self.object as usize);
+        let Request { passive, number } = &self.request;
+        let is_it = |it: &&Request| it.number == *number && Arc::ptr_eq(&it.passive, passive);
+        if known.requests.get(&at).filter(is_it).is_none() {
+            return;
+        }
+        known.requests.remove(&at);
+        drop(known);
+        // SAFETY: it was open, and whoever takes it off the list closes it.
+        unsafe { object::close::<FidRequest>(self.object) };
     }
 }
 
@@ -108,22 +148,18 @@ impl Origin<'_> {
         if handle.is_null() {
             return Ok(Origin::None);
         }
-        // SAFETY: the caller vouches for it; every object starts with a `struct fid`.
-        unsafe {
-            if (*handle).ops == FidPep::operations() {
-                return Ok(Origin::Passive(object::checked::<FidPep>(handle)?.passive()));
-            }
-            let state = object::checked::<FidRequest>(handle)?;
-            let (passive, number) = (state.passive.clone(), state.handle);
-            let handle = Handle { requests: state.requests.clone(), object: handle, number };
-            match passive.take(number) {
-                Ok(request) => Ok(Origin::Request(request, handle)),
-                Err(error) => {
-                    if passive.is_over(number) {
-                        handle.close();
-                    }
-                    Err(error.into())
+        let Some(handle) = Handle::of(handle) else {
+            // SAFETY: the caller vouches for it.
+            return Ok(Origin::Passive(unsafe { object::checked::<FidPep>(handle) }?.passive()));
+        };
+        let Request { passive, number } = &handle.request;
+        match passive.take(*number) {
+            Ok(request) => Ok(Origin::Request(request, handle)),
+            Err(error) => {
+                if passive.is_over(*number) {
+                    handle.close();
                 }
+                Err(error.into())
             }
         }
     }
@@ -131,17 +167,17 @@ impl Origin<'_> {
 
 /// Rejects the request behind a handle, which means nothing any more.
 pub fn reject(
-    passive: &PassiveEndpoint,
-    requests: &Requests,
+    passive: &Arc<PassiveEndpoint>,
     handle: *mut Fid,
     data: &[u8],
 ) -> Result<(), Failure> {
     // Not looked at before it is known: of an answered request nothing may be left.
-    let number = requests.number_of(handle).ok_or_else(|| {
+    let is_its = |handle: &Handle| Arc::ptr_eq(&handle.request.passive, passive);
+    let handle = Handle::of(handle).filter(is_its).ok_or_else(|| {
         let reason = "no request of this passive endpoint that could be rejected";
         Failure::new(Errno::INVAL, reason)
     })?;
-    let rejected = passive.reject(number, data);
-    requests.forget(handle, number);
+    let rejected = passive.reject(handle.request.number, data);
+    handle.close();
     Ok(rejected?)
 }

@@ -297,8 +297,11 @@ unsafe fn read_once(
             let mut bytes = bytes_of(&found);
             bytes.truncate(length);
             if let (Event::ConnectionRequest { fid, info, .. }, false) = (&found, peek) {
-                // SAFETY: events of a closed passive endpoint are discarded when it is closed.
-                let info = unsafe { connection_request::describe(*fid as *mut Fid, info) }?;
+                let Some(info) = connection_request::describe(*fid, info)? else {
+                    // It was closed as this was read: there is no such event any more.
+                    // SAFETY: as here.
+                    return unsafe { read_once(state, event, buffer, length, flags) };
+                };
                 bytes[size_of::<u64>()..][..size_of::<u64>()]
                     .copy_from_slice(&(info as u64).to_ne_bytes());
             }

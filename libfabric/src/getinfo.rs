@@ -256,20 +256,25 @@ fn is_numeric(node: &str) -> bool {
     }
 }
 
-/// Core knows no unified control progress: it is manual progress, by another name.
+/// Core knows no unified control progress: it is manual progress, by another name. Newer headers call both
+/// fields by one: who asks may have set either.
 fn echo_control_progress(asked: Option<&CInfo>, list: *mut CInfo) {
     // SAFETY: libfabric passes valid hints.
     let attr: Option<&DomainAttr> = asked.and_then(|asked| unsafe { asked.domain_attr.as_ref() });
-    if attr.is_some_and(|attr| attr.control_progress == PROGRESS_CONTROL_UNIFIED) {
-        let mut next = list;
-        while !next.is_null() {
-            // SAFETY: the list was just made, with all attributes, and is ours alone.
-            let answer = unsafe { &mut *(*next).domain_attr };
-            if answer.control_progress == Progress::Manual.value() {
-                answer.control_progress = PROGRESS_CONTROL_UNIFIED;
-            }
-            // SAFETY: as above.
-            next = unsafe { (*next).next };
+    let is_unified = |of: fn(&DomainAttr) -> u32| attr.map(of) == Some(PROGRESS_CONTROL_UNIFIED);
+    let [control, data] = [is_unified(|it| it.control_progress), is_unified(|it| it.data_progress)];
+    let echo = |asked: bool, answered: &mut u32| {
+        if asked && *answered == Progress::Manual.value() {
+            *answered = PROGRESS_CONTROL_UNIFIED;
         }
+    };
+    let mut next = list;
+    while !next.is_null() {
+        // SAFETY: the list was just made, with all attributes, and is ours alone.
+        let answer = unsafe { &mut *(*next).domain_attr };
+        echo(control, &mut answer.control_progress);
+        echo(data, &mut answer.data_progress);
+        // SAFETY: as above.
+        next = unsafe { (*next).next };
     }
 }

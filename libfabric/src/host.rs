@@ -96,8 +96,18 @@ fn find_library() -> *mut c_void {
     // SAFETY: `note_library` takes what is passed here, for the time of this call.
     unsafe { libc::dl_iterate_phdr(Some(note_library), ptr::from_mut(&mut found).cast()) };
     let has_functions = |handle: &*mut c_void| {
-        // SAFETY: the handle is one of dlopen's; the name is a C string.
-        !handle.is_null() && !unsafe { libc::dlsym(*handle, c"fi_param_define".as_ptr()) }.is_null()
+        if handle.is_null() {
+            return false;
+        }
+        // SAFETY: the handle is one of dlopen's, and nobody else's; the name is a C string.
+        unsafe {
+            let has = !libc::dlsym(*handle, c"fi_param_define".as_ptr()).is_null();
+            // Whoever has loaded another library may want to unload it.
+            if !has {
+                libc::dlclose(*handle);
+            }
+            has
+        }
     };
     let handles = found.iter().map(|name| open(name.as_ptr().cast()));
     handles.into_iter().find(has_functions).unwrap_or(libc::RTLD_DEFAULT)

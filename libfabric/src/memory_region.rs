@@ -17,6 +17,7 @@ use kestrel_core::{
         MemoryRange, MemoryRegion, MemoryRegionAttributes, audience::Audience,
         descriptor::Descriptor,
     },
+    operation::IOV_LIMIT,
 };
 
 use crate::{
@@ -118,6 +119,11 @@ impl Header for FidMr {
 unsafe fn ranges(iov: *const Iovec, count: usize) -> Result<Vec<MemoryRange>, Failure> {
     if iov.is_null() && count > 0 {
         return Err(Failure::null("the list of buffers"));
+    }
+    // Before any is looked at.
+    if count > IOV_LIMIT {
+        let reason = format!("{count} buffers, where a region has {IOV_LIMIT} at most");
+        return Err(Failure::new(Errno::INVAL, reason));
     }
     // SAFETY: the caller vouches for it.
     let iov = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(iov, count) } };

@@ -1,9 +1,8 @@
 //! Passive endpoints. Reference: fi_endpoint(3), `fi_passive_ep`; fi_cm(3).
 
 use std::{
-    collections::HashMap,
     ffi::{c_int, c_void},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use kestrel::{PassiveEndpoint, objects};
@@ -19,7 +18,7 @@ use crate::{
     abi::{
         constants::{NOSYS, command},
         control::{OpsCm, OpsEp, OpsFid},
-        fid::{Fid, FidEq, FidFabric, FidPep, FidRequest, class},
+        fid::{Fid, FidEq, FidFabric, FidPep, class},
         info::Info,
     },
     connection_request,
@@ -37,7 +36,6 @@ use crate::{
 /// What we keep of a passive endpoint.
 pub struct State {
     passive: Arc<PassiveEndpoint>,
-    requests: Arc<Requests>,
     format: AddressFormat,
     _fabric: Use,
 }
@@ -45,49 +43,6 @@ pub struct State {
 impl State {
     pub fn passive(&self) -> &Arc<PassiveEndpoint> {
         &self.passive
-    }
-
-    pub fn requests(&self) -> &Arc<Requests> {
-        &self.requests
-    }
-}
-
-/// The handles of requests that are not answered, by their places, with their numbers: another
-/// one may come to lie where one was.
-#[derive(Default)]
-pub struct Requests(Mutex<HashMap<usize, u64>>);
-
-impl Requests {
-    fn lock(&self) -> MutexGuard<'_, HashMap<usize, u64>> {
-        // Nothing in here panics half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn add(&self, handle: *mut FidRequest, number: u64) {
-        self.lock().insert(handle as usize, number);
-    }
-
-    /// The number of the request that a handle stands for, which need not be one.
-    pub fn number_of(&self, handle: *mut Fid) -> Option<u64> {
-        self.lock().get(&(handle as usize)).copied()
-    }
-
-    /// Closes the handle of a request, unless somebody has.
-    pub fn forget(&self, handle: *mut Fid, number: u64) {
-        let mut all = self.lock();
-        if all.get(&(handle as usize)) != Some(&number) {
-            return;
-        }
-        all.remove(&(handle as usize));
-        drop(all);
-        // SAFETY: it was open, and whoever takes it off the list closes it.
-        unsafe { object::close::<FidRequest>(handle) };
-    }
-
-    fn forget_all(&self) {
-        let all: Vec<(usize, u64)> =
-            self.lock().iter().map(|(at, number)| (*at, *number)).collect();
-        all.into_iter().for_each(|(handle, number)| self.forget(handle as *mut Fid, number));
     }
 }
 
@@ -138,7 +93,7 @@ impl Header for FidPep {
     }
     fn close(state: &State) -> Result<(), Failure> {
         state.passive.close();
-        state.requests.forget_all();
+        connection_request::end(&state.passive);
         Ok(())
     }
 }
@@ -163,13 +118,14 @@ pub unsafe extern "C" fn open(
         }
         let state = State {
             passive: objects::open_passive_endpoint_with(&info, &config)?,
-            requests: Arc::default(),
             format: info.address_format,
             _fabric: Use::of(&parent.uses)?,
         };
         let fid = object::fid::<FidPep>(class::PEP, context);
         let (ops, cm) = (&raw const OPERATIONS, &raw const CONNECTIONS);
+        let passive = state.passive.clone();
         *place = object::create(FidPep { fid, ops, cm }, state);
+        connection_request::begin(*place, passive);
         Ok(())
     })
 }
@@ -222,7 +178,7 @@ unsafe extern "C" fn reject(
         unsafe {
             let state = object::owned(pep)?;
             let data = connection::data(param, length)?;
-            connection_request::reject(&state.passive, &state.requests, handle, data)
+            connection_request::reject(&state.passive, handle, data)
         }
     })
 }
