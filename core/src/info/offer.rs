@@ -14,7 +14,7 @@ use crate::auth_key::KEYS_MAX;
 use crate::config::Config;
 use crate::flags::Flags;
 use crate::one_sided::RMA_IOV_LIMIT;
-use crate::operation::MESSAGE_MAX;
+use crate::operation::{IOV_LIMIT, MESSAGE_MAX};
 use crate::scalable_endpoint::CONTEXTS_MAX;
 
 /// Capabilities that apply to sending. Reference: fi_endpoint(3), "TRANSMIT CONTEXT ATTRIBUTES".
@@ -111,7 +111,6 @@ pub const TX_SIZE_MAX: usize = 65_536;
 /// The most posted receives that may be asked for.
 pub const RX_SIZE_MAX: usize = 65_536;
 
-const IOV_LIMIT: usize = 8;
 /// Objects of one kind in a domain. Memory is the only true limit.
 const OBJECT_COUNT_MAX: usize = 1 << 20;
 /// An error's data is at most a raw address (28 bytes), or a rejection's data.

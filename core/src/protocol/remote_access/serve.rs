@@ -139,10 +139,11 @@ impl<T: Transport> Engine<T> {
         }
         let several = self.peers[arrival.peer as usize].several.take();
         let length = several.map_or(length, |several| several.over());
-        self.count_remote(Flags::REMOTE_WRITE);
         if let Some(data) = data {
             self.report_remote_data(arrival.peer, length, data);
         }
+        // Who hears of it finds the entry.
+        self.count_remote(Flags::REMOTE_WRITE);
         self.answer(arrival.peer, arrival.word, 0);
     }
 
