@@ -181,11 +181,15 @@ fn a_short_timeout_is_kept_even_when_nobody_is_there() {
 
 #[test]
 fn a_peer_that_starts_a_little_later_is_found() {
-    let address = station().address();
-    let here = station();
-    here.connect(1, address);
-    let _peer = Peer::start("child", &format!("at {address}"));
-    assert!(matches!(event(&here), StationEvent::Connected { .. }));
+    let is_found = || {
+        let address = station().address();
+        let here = station();
+        here.connect(1, address);
+        let _peer = Peer::start("child", &format!("at {address}"));
+        matches!(event(&here), StationEvent::Connected { .. })
+    };
+    // It is tried for less than a second, in which a busy machine may not have started the other.
+    assert!((0..3).any(|_| is_found()));
 }
 
 #[test]
@@ -198,16 +202,18 @@ fn a_peer_that_accepts_and_says_nothing_times_out() {
     let socket = socket.unwrap();
     bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
     listen(&socket, 100).unwrap();
-    let connect_timeout = Duration::from_millis(500);
+    let connect_timeout = Duration::from_secs(3);
     let here = Station::open(StationOptions { connect_timeout, ..options() }).unwrap();
     let there = station();
-    // More than may have a socket at a time: they must not keep others from connecting.
-    for request in 0..80 {
+    // More than may have a socket at a time: they must not keep others from connecting, for longer than they
+    // are waited for there.
+    const SILENT: u32 = 40;
+    for request in 0..SILENT {
         here.connect(request, silent);
     }
     here.connect(1000, there.address());
     let mut requests = HashSet::new();
-    for _ in 0..81 {
+    for _ in 0..=SILENT {
         match event(&here) {
             StationEvent::Connected { request, .. } => assert_eq!(request, 1000),
             StationEvent::Failed { request, error } => {
@@ -217,7 +223,7 @@ fn a_peer_that_accepts_and_says_nothing_times_out() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(requests.len(), 80);
+    assert_eq!(requests.len(), SILENT as usize);
 }
 
 #[test]

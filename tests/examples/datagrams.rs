@@ -33,6 +33,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// After so long without an answer it is lost.
 const LOST_AFTER: Duration = Duration::from_secs(2);
+/// After so long without a message a group's speaker is done: it may be kept from its core meanwhile.
+const SPEAKER_SILENT: Duration = Duration::from_secs(10);
 /// A peer is asked for so long until it answers for the first time.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Questions that wait for their answers at once.
@@ -310,7 +312,7 @@ impl Node {
             let Some((bytes, _)) = self.next(patience)? else {
                 break;
             };
-            patience = LOST_AFTER;
+            patience = SPEAKER_SILENT;
             let number = u64::from_le_bytes(bytes[..8].try_into()?);
             if number >= count {
                 return Err(format!("message {number} of {count} was never sent").into());

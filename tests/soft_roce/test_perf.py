@@ -15,7 +15,12 @@ pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
 # What to measure, and what the report says of it: more than zero of each.
 RUNS = [
-    pytest.param("latency --size 8 --iterations 20", ["half round trip"], id="latency"),
+    pytest.param(
+        "latency --size 8 --iterations 20",
+        ["half round trip"],
+        id="latency",
+        marks=pytest.mark.full,
+    ),
     pytest.param(
         "bandwidth --size 64K --iterations 4", ["streaming", "ping-pong"], id="bandwidth"
     ),
@@ -38,8 +43,9 @@ def test_two_shells_on_two_hosts(perf: Path, words: str, rows: list[str]) -> Non
     """The one that listens writes the report; there is no floor between two hosts, and it says so."""
     output = run_script(
         f"""
+        export FI_KESTREL_PEER_TIMEOUT=8000
         perf() {{ {perf} {words} --provider verbs "$@"; }}
-        on-peer {perf} --connect 10.9.0.1:7000 >/tmp/connected 2>&1 & connects=$!
+        on-peer env FI_KESTREL_PEER_TIMEOUT=8000 {perf} --connect 10.9.0.1:7000 >/tmp/connected 2>&1 & connects=$!
         perf --listen 10.9.0.1:7000 --json /tmp/report.json --html /tmp/report.html
         wait $connects || {{ cat /tmp/connected; exit 1; }}
         test -s /tmp/report.html; cat /tmp/report.json

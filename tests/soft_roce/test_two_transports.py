@@ -27,6 +27,8 @@ def job(rank: str, netem: str = "", *, setting: str) -> tuple[list[tuple[int, in
     """Messages through shared memory and through RDMA that each rank sent, and the code points of
     the packets that came to the other host."""
     addresses = "10.9.0.1:7000 10.9.0.1:7001 10.9.0.2:7000 10.9.0.2:7001"
+    # A guest that is kept from its core for two seconds is no peer that is gone.
+    setting += " FI_KESTREL_PEER_TIMEOUT=8000"
     script = f"""{HEARING}
     hear 200
     export {setting}

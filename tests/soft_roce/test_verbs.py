@@ -38,6 +38,7 @@ def test_two_hosts_ask_and_answer(echo: str, netem: str) -> None:
         echo,
         netem,
         script="""
+        export FI_KESTREL_PEER_TIMEOUT=8000
         serve 7000; $echo ask 10.9.0.2:7000 500
         ! $echo ask 10.9.0.77:7000 1 2>&1; ! $echo ask 10.9.0.2:7999 1 2>&1
         """,
@@ -56,6 +57,7 @@ def test_a_pulled_cable_is_noticed_and_a_plugged_one_works(echo: str) -> None:
     assert "50 answers" in output
 
 
+@pytest.mark.full
 def test_an_outage_shorter_than_the_peer_timeout_is_outlasted(echo: str) -> None:
     """The cable is away for longer than a peer may not answer unless said otherwise.
 

@@ -173,15 +173,20 @@ impl<P: Provider> Stream<P> {
 
     /// Sends until nothing more is taken, while nothing is received. How much was taken.
     pub fn stuff(&self, pattern: &[u8]) -> usize {
-        let (mut taken, mut since) = (0, Instant::now());
-        while since.elapsed() < Duration::from_millis(500) {
+        // By refusals, and no clock: this thread may be kept away while the other end goes on.
+        const REFUSALS: usize = 500;
+        let (mut taken, mut refusals) = (0, 0);
+        while refusals < REFUSALS {
             match self.socket.send(&pattern[taken..]) {
                 Ok(count) => {
                     taken += count;
                     assert!(taken < pattern.len(), "there is no end to what is taken");
-                    since = Instant::now();
+                    refusals = 0;
                 }
-                Err(SocketError::Again) => std::thread::sleep(Duration::from_millis(1)),
+                Err(SocketError::Again) => {
+                    refusals += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 Err(error) => panic!("{error}"),
             }
         }

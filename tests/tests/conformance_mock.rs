@@ -73,6 +73,7 @@ fn sleeps_in_vain(spin: Duration) -> [usize; 2] {
 #[test]
 fn a_wait_spins_as_long_as_its_domain_says() {
     assert_eq!(sleeps_in_vain(Duration::from_secs(60)), [0, 0]);
-    let slept = sleeps_in_vain(Duration::ZERO);
-    assert!(slept[0] > 0 && slept[1] > 0, "{slept:?}");
+    // A thread that is kept away for the whole wait has no time left to sleep.
+    let slept: Vec<_> = (0..5).map(|_| sleeps_in_vain(Duration::ZERO)).collect();
+    assert!(slept.iter().any(|slept| slept.iter().all(|&times| times > 0)), "{slept:?}");
 }

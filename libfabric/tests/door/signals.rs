@@ -2,6 +2,7 @@
 
 use std::{
     ptr::null_mut,
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -42,10 +43,17 @@ fn a_signal_is_for_who_is_blocked() {
     let world = Shared(waiting_world(host, WAIT_FD));
     // Whoever waits on the descriptor beside looks once for all, or makes ready again and again.
     for looks_once in [true, false, true] {
+        let begins = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let world = &world;
-            let blocked = scope.spawn(move || blocking_read(world.0.nodes[1], 40_000));
+            let (world, begins) = (&world, &begins);
+            let blocked = scope.spawn(move || {
+                begins.store(true, Ordering::Relaxed);
+                blocking_read(world.0.nodes[1], 40_000)
+            });
             let (node, start) = (world.0.nodes[1], Instant::now());
+            while !begins.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
             std::thread::sleep(Duration::from_millis(50));
             assert_eq!(try_wait(&world.0, node.cq.cast()), 0);
             signal(&world.0);

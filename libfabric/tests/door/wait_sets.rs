@@ -105,6 +105,7 @@ impl Waited {
             }
         }
         // The first one waits for its connection.
+        let start = Instant::now();
         while start.elapsed() < Duration::from_millis(300) {
             from.progress();
         }

@@ -58,6 +58,7 @@ pub fn send(node: Node) {
         assert!(start.elapsed() < PATIENCE);
     }
     // The first message waits for its connection.
+    let start = Instant::now();
     while start.elapsed() < Duration::from_millis(300) {
         node.progress();
     }
