@@ -6,6 +6,7 @@ use kestrel_core::{
     config::CmaPolicy,
     endpoint::{Endpoint, EndpointOptions},
     flags::Flags,
+    memory_region::{MemoryRange, MemoryRegionAttributes},
 };
 use kestrel_tests::{
     bytes::{pattern, same},
@@ -167,6 +168,36 @@ fn what_was_injected_without_credit_survives_its_endpoint() {
             closing.join().unwrap();
         });
     }
+}
+
+/// It could not leave before what the read asked for had come.
+#[test]
+fn what_was_injected_behind_a_read_survives_its_endpoint() {
+    const LENGTH: usize = 16 << 10;
+    let [here, there] = [(); 2].map(|()| Node::with(&NodeOptions::with_cma(CmaPolicy::Off)));
+    let (to, back) = (here.insert(there.address()), there.insert(here.address()));
+    greet(&here, to, &there);
+    greet(&there, back, &here);
+    let mut memory = vec![0_u8; LENGTH];
+    let ranges = &[MemoryRange { address: memory.as_mut_ptr() as u64, len: LENGTH as u64 }];
+    let access = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
+    let attributes = MemoryRegionAttributes { ranges, access, ..Default::default() };
+    // SAFETY: the memory outlives the region, and is looked at when nobody writes there.
+    let region = unsafe { here.domain.register_memory(&attributes) }.unwrap();
+    let (base, key) = (region.base(), region.key());
+    there.endpoint.read(vec![0; LENGTH], back, base, key, 1).unwrap();
+    there.endpoint.inject_write(&[7; 8], back, base, key).unwrap();
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(move || drop(there));
+        while !closing.is_finished() {
+            assert!(here.poll().is_none());
+        }
+        closing.join().unwrap();
+    });
+    // What it has sent before its goodbye.
+    (0..100).for_each(|_| assert!(here.poll().is_none()));
+    here.domain.close_memory(&region).unwrap();
+    assert_eq!(memory[..8], [7; 8]);
 }
 
 /// "Discarded operations will silently be dropped": nobody counts them, whatever is heard while the endpoint waits

@@ -153,7 +153,8 @@ impl<T: Transport> Engine<T> {
     /// the answers to what was done for peers. After a second the rest is dropped.
     pub(super) fn let_owed_leave(&mut self) {
         self.take_events_while(Self::holds_owed, |engine| {
-            let heard = engine.holds_asked_for() && engine.take_answer();
+            let awaits = engine.holds_asked_for() || engine.holds_behind();
+            let heard = awaits && engine.take_answer();
             let finished = engine.in_windows > 0 && engine.take_finished();
             let confirmed = !engine.confirming.is_empty() && engine.take_confirmed();
             let moved = engine.push_backlog(finished || heard || confirmed);
@@ -172,16 +173,37 @@ impl<T: Transport> Engine<T> {
         })
     }
 
-    /// Takes a packet of somebody's, for an endpoint that closes: what a receiver says of our messages is
-    /// heard, and all else is dropped, as what comes after the close is. Returns whether there was one.
+    /// Whether an injected one-sided operation has not left: it may be behind others that are not answered.
+    fn holds_behind(&self) -> bool {
+        let is_one = |&queued: &u32| queued & ONE_SIDED != 0 && self.is_injected(queued);
+        self.peers.iter().any(|peer| peer.queue.iter().any(is_one))
+    }
+
+    fn is_injected(&self, queued: u32) -> bool {
+        let flags = match queued & ONE_SIDED {
+            0 => self.sends[queued].flags,
+            _ => self.remotes[queued & !ONE_SIDED].flags,
+        };
+        flags.contains(Flags::INJECT)
+    }
+
+    /// Takes a packet of somebody's, for an endpoint that closes: what is said of our messages and operations
+    /// is heard, and all else is dropped, as what comes after the close is. Returns whether there was one.
     fn take_answer(&mut self) -> bool {
         let Some(arrival) = self.transport.arrival() else {
             return false;
         };
         let is_taken = match Kind::from_byte(arrival.head.kind) {
-            Some(Kind::Consent | Kind::Finish | Kind::Acknowledge | Kind::Bye) => {
-                self.deliver(arrival)
-            }
+            Some(
+                Kind::Consent
+                | Kind::Finish
+                | Kind::Acknowledge
+                | Kind::Data
+                | Kind::Done
+                | Kind::Admit
+                | Kind::Lease
+                | Kind::Bye,
+            ) => self.deliver(arrival),
             // Its sender is still at it.
             _ if self.transport.placed() < arrival.length => false,
             _ => {
@@ -198,10 +220,7 @@ impl<T: Transport> Engine<T> {
     fn holds_owed(&self) -> bool {
         let in_window = |index: u32| self.remotes[index].stage == RemoteStage::InWindow;
         let remote = |index: u32| self.remotes[index].flags.contains(Flags::INJECT);
-        let queued = |&queued: &u32| match queued & ONE_SIDED {
-            0 => self.sends[queued].flags.contains(Flags::INJECT),
-            _ => remote(queued & !ONE_SIDED),
-        };
+        let queued = |&queued: &u32| self.is_injected(queued);
         let answers =
             |reply: &Reply| matches!(reply.kind, Kind::Done | Kind::Acknowledge | Kind::Finish);
         if self.holds_asked_for() {
