@@ -158,7 +158,7 @@ fn who_is_stopped_keeps_nobody_waiting() {
 #[test]
 fn who_is_killed_fails_what_waits_for_it() {
     let mut listener = Listener::new();
-    let (mut random, mut late) = (Random::new(12), Vec::new());
+    let mut random = Random::new(12);
     for _ in 0..scaled(5, 30, 300) {
         let (mut talker, from) = listener.invite();
         let deadline = Instant::now() + PATIENCE;
@@ -182,7 +182,7 @@ fn who_is_killed_fails_what_waits_for_it() {
             assert!(killed.elapsed() < PATIENCE, "nobody says that it is gone");
         };
         assert!(says_gone(error.errno), "{error:?}");
-        late.extend(Some(killed.elapsed()).filter(|took| *took >= WITHIN));
+        assert!(killed.elapsed() < WITHIN, "{:?}", killed.elapsed());
         while let Some(done) = listener.node.poll() {
             // The receive of a message, if none had come for it.
             if let Done::Badly(error) = done {
@@ -192,6 +192,4 @@ fn who_is_killed_fails_what_waits_for_it() {
         listener.node.vector.remove(&[from]).unwrap();
         listener.hear_the_friend(FI_ADDR_UNSPEC);
     }
-    // The machine may be kept away for as long.
-    assert!(late.len() <= 1, "{late:?}");
 }
