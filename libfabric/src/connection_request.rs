@@ -51,10 +51,13 @@ pub fn end(passive: &Arc<PassiveEndpoint>) {
     let handles = known.requests.extract_if(|_, request| Arc::ptr_eq(&request.passive, passive));
     let handles: Vec<usize> = handles.map(|(handle, _)| handle).collect();
     drop(known);
-    for handle in handles {
-        // SAFETY: it was open, and whoever takes it off the list closes it.
-        unsafe { object::close::<FidRequest>(handle as *mut Fid) };
-    }
+    handles.into_iter().for_each(close);
+}
+
+/// Closes a handle that was just taken off the list.
+fn close(handle: usize) {
+    // SAFETY: it was open, and whoever takes it off the list closes it.
+    unsafe { object::close::<FidRequest>(handle as *mut Fid) };
 }
 
 /// A handle has no state: what it stands for is in the list.
@@ -133,8 +136,7 @@ impl Handle {
         }
         known.requests.remove(&at);
         drop(known);
-        // SAFETY: it was open, and whoever takes it off the list closes it.
-        unsafe { object::close::<FidRequest>(self.object) };
+        close(at);
     }
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from client import LIBRARY, Outcome, unavailable
 from hosts import run_script
+from lab import PATIENT
 
 PEER = "10.9.0.2"
 
@@ -13,11 +14,10 @@ def run_pair(there: str, here: str, ready: str, netem: str = "") -> list[Outcome
     shell has to do until that one is ready may look into its output, /tmp/there, and whether it runs, $serves."""
     if not (LIBRARY / "libkestrel_fi.so").exists():
         unavailable(f"{LIBRARY}/libkestrel_fi.so is not built (cargo build --release)")
-    # The time of both hosts is shared with other tests.
     output = run_script(
         f"""
         export FI_PROVIDER=kestrel FI_PROVIDER_PATH={LIBRARY} FI_LOG_LEVEL=info FI_LOG_PROV=kestrel
-        export FI_KESTREL_PEER_TIMEOUT=8000
+        export {PATIENT}
         on-peer {there} >/tmp/there 2>&1 & serves=$!
         {ready}
         {here} 2>&1 || failed=$?

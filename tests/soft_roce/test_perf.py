@@ -9,7 +9,7 @@ import pytest
 
 from client import unavailable
 from hosts import run_script
-from lab import ROOT, needs_guest
+from lab import PATIENT, ROOT, needs_guest
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -43,9 +43,9 @@ def test_two_shells_on_two_hosts(perf: Path, words: str, rows: list[str]) -> Non
     """The one that listens writes the report; there is no floor between two hosts, and it says so."""
     output = run_script(
         f"""
-        export FI_KESTREL_PEER_TIMEOUT=8000
+        export {PATIENT}
         perf() {{ {perf} {words} --provider verbs "$@"; }}
-        on-peer env FI_KESTREL_PEER_TIMEOUT=8000 {perf} --connect 10.9.0.1:7000 >/tmp/connected 2>&1 & connects=$!
+        on-peer {perf} --connect 10.9.0.1:7000 >/tmp/connected 2>&1 & connects=$!
         perf --listen 10.9.0.1:7000 --json /tmp/report.json --html /tmp/report.html
         wait $connects || {{ cat /tmp/connected; exit 1; }}
         test -s /tmp/report.html; cat /tmp/report.json

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from hosts import run_script
-from lab import HEARING, example, needs_guest
+from lab import HEARING, PATIENT, example, needs_guest
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -27,8 +27,7 @@ def job(rank: str, netem: str = "", *, setting: str) -> tuple[list[tuple[int, in
     """Messages through shared memory and through RDMA that each rank sent, and the code points of
     the packets that came to the other host."""
     addresses = "10.9.0.1:7000 10.9.0.1:7001 10.9.0.2:7000 10.9.0.2:7001"
-    # A guest that is kept from its core for two seconds is no peer that is gone.
-    setting += " FI_KESTREL_PEER_TIMEOUT=8000"
+    setting += f" {PATIENT}"
     script = f"""{HEARING}
     hear 200
     export {setting}

@@ -10,7 +10,7 @@ import re
 import pytest
 
 from hosts import run_script
-from lab import PULL_AND_PLUG, ended, needs_guest, run_alone
+from lab import PATIENT, PULL_AND_PLUG, ended, needs_guest, run_alone
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -37,8 +37,8 @@ def test_two_hosts_ask_and_answer(echo: str, netem: str) -> None:
     output = between_hosts(
         echo,
         netem,
-        script="""
-        export FI_KESTREL_PEER_TIMEOUT=8000
+        script=f"export {PATIENT}"
+        """
         serve 7000; $echo ask 10.9.0.2:7000 500
         ! $echo ask 10.9.0.77:7000 1 2>&1; ! $echo ask 10.9.0.2:7999 1 2>&1
         """,

@@ -72,11 +72,14 @@ impl<T: Transport> Engine<T> {
     /// vain.
     fn note_answer(&mut self, peer: PeerIndex, start: Instant) {
         let record = &mut self.peers[peer as usize];
-        record.unanswered = match record.state {
-            PeerState::Ready => None,
-            PeerState::Connecting if start.elapsed() < CONNECT_WAIT / 2 => record.unanswered,
-            _ => Some(Instant::now()),
+        let in_vain = match record.state {
+            PeerState::Ready => false,
+            PeerState::Connecting => start.elapsed() >= CONNECT_WAIT / 2,
+            PeerState::Idle => true,
         };
+        if in_vain {
+            record.unanswered = Some(Instant::now());
+        }
     }
 
     /// From now on the owner takes what others left, and waits between two rounds of that.
@@ -98,8 +101,8 @@ impl<T: Transport> Engine<T> {
         if !(self.has_event() && self.take_events()) {
             yield_now();
         }
-        let awaited = self.awaited.iter().flat_map(|Awaited(peers)| peers);
-        awaited.into_iter().any(|&(peer, _)| self.is_connecting(peer))
+        let mut awaited = self.awaited.iter().flat_map(|Awaited(peers)| peers);
+        awaited.any(|&(peer, _)| self.is_connecting(peer))
     }
 
     pub(super) fn end_drain(&mut self) {
@@ -219,7 +222,6 @@ impl<T: Transport> Engine<T> {
 
     fn holds_owed(&self) -> bool {
         let in_window = |index: u32| self.remotes[index].stage == RemoteStage::InWindow;
-        let remote = |index: u32| self.remotes[index].flags.contains(Flags::INJECT);
         let queued = |&queued: &u32| self.is_injected(queued);
         let answers =
             |reply: &Reply| matches!(reply.kind, Kind::Done | Kind::Acknowledge | Kind::Finish);
@@ -232,7 +234,10 @@ impl<T: Transport> Engine<T> {
                 || peer.replies.iter().any(answers)
                 || peer.serving.iter().any(Serving::is_kept)
         }) || self.in_windows > 0
-            && self.remotes.indices().any(|index| in_window(index) && remote(index))
+            && self
+                .remotes
+                .indices()
+                .any(|index| in_window(index) && self.is_injected(index | ONE_SIDED))
     }
 
     /// Takes events as long as something `waits` for them, and does what is to be done between them,

@@ -53,20 +53,18 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         let (confirm_wait, listens) = (record.confirm_wait, record.keys.told().is_some());
-        let mut abandoned = None;
-        let joined = join(record, id, &managed, &Request { from, queue_pair, data });
-        let answered = joined.and_then(|(answer, Answering { queue_pair, reply })| {
-            match managed.answer(queue_pair, &reply) {
-                Ok(()) => Ok(answer),
-                Err(error) => {
-                    abandoned = Some(answer);
-                    Err((None, error.to_string()))
+        let answered = match join(record, id, &managed, &Request { from, queue_pair, data }) {
+            Ok((answer, Answering { queue_pair, reply })) => {
+                match managed.answer(queue_pair, &reply) {
+                    Ok(()) => Ok(answer),
+                    Err(error) => {
+                        self.abandon(station, from.ip(), answer);
+                        Err((None, error.to_string()))
+                    }
                 }
             }
-        });
-        if let Some(answer) = abandoned {
-            self.abandon(station, from.ip(), answer);
-        }
+            Err(refusal) => Err(refusal),
+        };
         match answered {
             Ok(answer) => {
                 let (asker, answer) = (Asker::Managed(managed), Some(answer));
