@@ -2,10 +2,7 @@
 
 use std::{
     ffi::{c_int, c_void},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use kestrel::Counter;
@@ -25,7 +22,7 @@ use crate::{
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done, guarded},
     wait_set::{self, Membership},
-    waiting::{self, Armed, Outside, WaitKind, Waitable},
+    waiting::{self, Armed, Outside, Thread, WaitKind, Waitable, this_thread},
 };
 
 /// What we keep of a counter.
@@ -39,34 +36,60 @@ pub struct State {
     _domain: Use,
 }
 
+/// What was seen of a counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    value: u64,
+    errors: u64,
+    /// How often it had been set.
+    sets: u64,
+}
+
+/// Whose look at a counter it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Looks {
+    /// Each thread's own: a change that one thread has seen is news to another, which would sleep over it.
+    Each,
+    /// Anybody's: "updated since the last call" of `fi_poll`, whoever called it.
+    All,
+}
+
 /// A counter among other things that are waited for: ready when it has changed.
 struct Watched {
     counter: Arc<Counter>,
-    seen: (AtomicU64, AtomicU64),
-    /// How often it had been set when it was last looked at.
-    sets: AtomicU64,
+    looks: Looks,
+    seen: Mutex<Vec<(Thread, Seen)>>,
 }
 
 impl Watched {
-    fn new(counter: &Arc<Counter>) -> Watched {
-        Watched { counter: counter.clone(), seen: Default::default(), sets: AtomicU64::new(0) }
+    fn new(counter: &Arc<Counter>, looks: Looks) -> Watched {
+        Watched { counter: counter.clone(), looks, seen: Mutex::default() }
     }
 
-    fn seen(&self) -> (u64, u64) {
-        (self.seen.0.load(Ordering::Relaxed), self.seen.1.load(Ordering::Relaxed))
+    /// What the calling thread has seen, which `look` may change. Who is new has seen nothing.
+    fn seen<R>(&self, look: impl FnOnce(&mut Seen) -> R) -> R {
+        let thread = match self.looks {
+            Looks::Each => this_thread(),
+            Looks::All => Thread::new(),
+        };
+        // Nothing that is done under it panics half-way.
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = seen.iter().position(|(other, _)| other.ptr_eq(&thread));
+        let place = place.unwrap_or_else(|| {
+            // Threads that are over look no more.
+            seen.retain(|(other, _)| other.strong_count() > 0);
+            seen.push((thread, Seen::default()));
+            seen.len() - 1
+        });
+        look(&mut seen[place].1)
     }
 }
 
 impl Waitable for Watched {
     fn is_ready(&self) -> bool {
-        let now = (self.counter.read(), self.counter.counter().read_error());
-        let seen = (
-            self.seen.0.swap(now.0, Ordering::Relaxed),
-            self.seen.1.swap(now.1, Ordering::Relaxed),
-        );
-        let sets = self.counter.counter().sets();
-        let was_set = self.sets.swap(sets, Ordering::Relaxed) != sets;
-        was_set || seen != now
+        let (value, cell) = (self.counter.read(), self.counter.counter());
+        let now = Seen { value, errors: cell.read_error(), sets: cell.sets() };
+        self.seen(|seen| std::mem::replace(seen, now) != now)
     }
 
     fn drive(&self) {
@@ -74,8 +97,9 @@ impl Waitable for Watched {
     }
 
     fn arm(&self) -> Option<Box<dyn Armed>> {
-        let wait = self.counter.prepare_nap(self.seen())?;
-        let was_set = self.sets.load(Ordering::Relaxed) != self.counter.counter().sets();
+        let Seen { value, errors, sets } = self.seen(|seen| *seen);
+        let wait = self.counter.prepare_nap((value, errors))?;
+        let was_set = sets != self.counter.counter().sets();
         if was_set { None } else { Some(Box::new(Waiting(wait))) }
     }
 }
@@ -115,9 +139,9 @@ impl Header for FidCntr {
     }
 }
 
-/// What is waited for in a wait set or polled in a poll set.
-pub fn waitable(state: &State) -> Arc<dyn Waitable> {
-    Arc::new(Watched::new(&state.counter))
+/// What is polled in a poll set.
+pub fn pollable(state: &State) -> Arc<dyn Waitable> {
+    Arc::new(Watched::new(&state.counter, Looks::All))
 }
 
 /// Makes ready for a wait outside: `fi_trywait` on a counter. Not before the application
@@ -153,14 +177,15 @@ pub unsafe extern "C" fn open(
         }
         let counter = CompletionCounter::open(&parent.domain);
         let outside = match kind {
-            WaitKind::Descriptor => Some((Outside::new()?, Watched::new(&counter))),
+            WaitKind::Descriptor => Some((Outside::new()?, Watched::new(&counter, Looks::Each))),
             _ => None,
         };
         let in_use = Use::of(&parent.uses)?;
         let mut state = State { counter, outside, kind, wait_obj, _set: None, _domain: in_use };
         if let (Some(attr), WaitKind::Set) = (attr, kind) {
+            let member = Arc::new(Watched::new(&state.counter, Looks::Each));
             // SAFETY: C passes an open wait set or null.
-            state._set = Some(unsafe { wait_set::join(attr.wait_set, waitable(&state)) }?);
+            state._set = Some(unsafe { wait_set::join(attr.wait_set, member) }?);
         }
         let fid = object::fid::<FidCntr>(class::CNTR, context);
         *place = object::create(FidCntr { fid, ops: &raw const OPERATIONS }, state);
@@ -211,7 +236,7 @@ unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
     }
     let value = state.counter.read();
     if let Some((_, watched)) = &state.outside {
-        watched.seen.0.store(value, Ordering::Relaxed);
+        watched.seen(|seen| seen.value = value);
     }
     value
 }
@@ -223,7 +248,7 @@ unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
     state.counter.read();
     let errors = state.counter.counter().read_error();
     if let Some((_, watched)) = &state.outside {
-        watched.seen.1.store(errors, Ordering::Relaxed);
+        watched.seen(|seen| seen.errors = errors);
     }
     errors
 }

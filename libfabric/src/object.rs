@@ -114,18 +114,25 @@ pub unsafe fn checked<'a, H: Header>(fid: *mut Fid) -> Result<&'a H::State, Fail
     unsafe { owned(fid.cast::<H>()) }
 }
 
-/// `fi_close`, for the tables of every kind.
+/// `fi_close`, for the tables of every kind. In a forked child nothing is undone: what is open is its parent's, who
+/// may have been in the middle of using it, with a lock that nobody lets go of here.
 pub unsafe extern "C" fn close<H: Header>(fid: *mut Fid) -> c_int {
     done("fi_close", || {
         let object = fid.cast::<Object<H>>();
         // SAFETY: this is in the table of open objects of this kind only.
-        H::close(unsafe { &(*object).state })?;
+        let is_ours = !fork_guard::forked(unsafe { (*object).generation });
+        if is_ours {
+            // SAFETY: as above.
+            H::close(unsafe { &(*object).state })?;
+        }
         // SAFETY: as above; and nobody else uses an object that is being closed.
         let Object { header, state, .. } = unsafe { &mut *object };
         header.refuse();
         header.fid().ops = &raw const FID_CLOSED;
-        // SAFETY: nothing leads to the state from now on.
-        unsafe { ManuallyDrop::drop(state) };
+        if is_ours {
+            // SAFETY: nothing leads to the state from now on.
+            unsafe { ManuallyDrop::drop(state) };
+        }
         bury(object.cast(), Layout::new::<Object<H>>());
         Ok(())
     })

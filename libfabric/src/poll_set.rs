@@ -151,7 +151,7 @@ unsafe extern "C" fn add(poll: *mut FidPoll, fid: *mut Fid, flags: u64) -> c_int
         let (state, waitable, bound, context) = unsafe {
             let (waitable, bound) = if (*fid).ops == FidCntr::operations() {
                 let member = object::checked::<FidCntr>(fid)?;
-                (counter::waitable(member), Bound::Counter(member.counter.clone()))
+                (counter::pollable(member), Bound::Counter(member.counter.clone()))
             } else {
                 let member = object::checked::<FidCq>(fid)?;
                 (completion_queue::waitable(member), Bound::Queue(member.queue.clone()))

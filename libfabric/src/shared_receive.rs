@@ -84,6 +84,10 @@ impl Receives for State {
         flags.contains(Flags::DISCARD)
     }
 
+    fn capabilities(&self) -> Flags {
+        self.context.capabilities()
+    }
+
     #[inline(always)]
     fn lists(&self) -> DescriptorLists {
         self.lists

@@ -48,10 +48,11 @@ posts!(SendPost, ReceivePost, RmaPost, AtomicPost);
 /// Posts now; with FI_TRIGGER, of the call's own flags or of the endpoint's, when its context says.
 ///
 /// # Safety
-/// With FI_TRIGGER the context is as for [`deferred`].
+/// With FI_TRIGGER, if `capabilities` has it, the context is as for [`deferred`].
 #[inline(always)]
 pub unsafe fn start<P: Post>(
     mut post: P,
+    capabilities: impl FnOnce() -> Flags,
     now: impl FnOnce(P) -> Result<(), PostError>,
     later: impl FnOnce(P, &Threshold<Provider>) -> Result<(), PostError>,
 ) -> isize {
@@ -59,6 +60,9 @@ pub unsafe fn start<P: Post>(
         return posted(now(post));
     }
     post.flags().remove(Flags::TRIGGER);
+    if !capabilities().contains(Flags::TRIGGER) {
+        return posted(Err(PostError::NotCapable { missing: Flags::TRIGGER }));
+    }
     let context = post.context() as *mut c_void;
     // SAFETY: the caller vouches for it.
     unsafe { deferred(context, |when| later(post, when)) }

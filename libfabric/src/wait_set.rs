@@ -157,9 +157,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
-    /// All of them: those who join from now on raise the signal that is lowered.
-    fn members(&self, joined: Option<&Signal>) -> Vec<Arc<dyn Waitable>> {
-        joined.inspect(|joined| joined.lower());
+    /// All of them.
+    fn members(&self) -> Vec<Arc<dyn Waitable>> {
         lock(&self.members).clone()
     }
 
@@ -168,9 +167,15 @@ impl State {
         let outside = self.outside.as_ref().ok_or_else(|| {
             Failure::new(Errno::INVAL, "the wait set was not opened with FI_WAIT_FD")
         })?;
-        // Another one that waits on the descriptor hears whatever is armed from now on.
-        let members = self.members(Some(&self.joined));
-        Ok(outside.begin(members.iter().map(|member| &**member)))
+        // Those who join from now on raise it again.
+        let somebody_joined = self.joined.lower();
+        let members = self.members();
+        let is_armed = outside.begin(members.iter().map(|member| &**member));
+        // Another one that waits on the descriptor hears whatever is armed, but else of nobody who has joined.
+        if somebody_joined && !is_armed {
+            self.joined.raise();
+        }
+        Ok(is_armed)
     }
 
     /// Waits for any member. False: the time is over.
@@ -181,7 +186,11 @@ impl State {
         let (start, timeout) = (Instant::now(), waiting::timeout(timeout_ms));
         let mut waiter: Option<Waiter> = None;
         loop {
-            let members = self.members(waiter.as_ref().map(|waiter| &*waiter.joined));
+            if let Some(waiter) = &waiter {
+                // Those who join from now on raise it again.
+                waiter.joined.lower();
+            }
+            let members = self.members();
             if members.iter().any(|member| member.is_ready()) {
                 return Ok(true);
             }

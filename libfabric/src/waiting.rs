@@ -119,10 +119,10 @@ impl Watch {
 }
 
 /// What tells a thread from others, and whether it is over.
-type Thread = Weak<()>;
+pub type Thread = Weak<()>;
 
 /// The calling thread; nobody, if it is just ending.
-fn this_thread() -> Thread {
+pub fn this_thread() -> Thread {
     thread_local!(static HERE: Arc<()> = Arc::default());
     HERE.try_with(Arc::downgrade).unwrap_or_default()
 }
@@ -318,16 +318,17 @@ impl Signal {
     }
 
     /// Makes it silent. Who does so while others raise it looks afterwards whether it was for
-    /// something. Cost: a load, where it is silent.
-    pub fn lower(&self) {
+    /// something. Returns whether it was readable. Cost: a load, where it is silent.
+    pub fn lower(&self) -> bool {
         // S2: pairs with S1.
         if !self.is_raised.load(Ordering::Relaxed) || !self.is_raised.swap(false, Ordering::Acquire)
         {
-            return;
+            return false;
         }
         let mut count = 0_u64;
         // SAFETY: an eventfd gives 8 bytes, or nothing if it is silent.
         unsafe { libc::read(self.fd(), (&raw mut count).cast(), size_of::<u64>()) };
+        true
     }
 }
 

@@ -1,12 +1,15 @@
 //! Forked children of a process with endpoints: they exit, exec, drop and call,
 //! and the parent's messages go on.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
     completion_queue::{Entry, ReadError},
     domain::{DomainOptions, OpenError, ProgressMode},
     endpoint::{EndpointOptions, PostError},
     flags::Flags,
+    memory_region::{MemoryRange, MemoryRegionAttributes},
 };
 use kestrel_tests::{
     fork::{fork, wait},
@@ -152,4 +155,33 @@ fn children_disturb_nobody_in_an_exclusive_domain() {
 #[test]
 fn children_disturb_nobody_while_a_helper_makes_progress() {
     children_disturb_nobody(ProgressMode::Automatic, false);
+}
+
+/// Whatever lock another thread held at the fork: a region is closed by children while it registers and closes
+/// others.
+#[test]
+fn a_child_closes_a_region_beside_a_busy_registry() {
+    const CHILDREN: usize = 100;
+    let node = Node::open();
+    let mut memory = vec![0_u8; 8];
+    let ranges = &[MemoryRange { address: memory.as_mut_ptr() as u64, len: 8 }];
+    let access = Flags::REMOTE_WRITE;
+    let attributes = MemoryRegionAttributes { ranges, access, ..Default::default() };
+    // SAFETY: the memory outlives all regions, and nobody writes there.
+    let register = || unsafe { node.domain.register_memory(&attributes) }.unwrap();
+    let region = register();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                node.domain.close_memory(&register()).unwrap();
+            }
+        });
+        for _ in 0..CHILDREN {
+            let closes = || i32::from(node.domain.close_memory(&region).is_err());
+            assert_eq!(wait(fork(closes)), 0);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    node.domain.close_memory(&region).unwrap();
 }

@@ -104,6 +104,10 @@ impl<P: Provider> Domain<P> {
     /// # Reference
     /// fi_mr(3), `fi_close`
     pub fn close_memory(&self, region: &Arc<MemoryRegion>) -> Result<(), MemoryRegionError> {
+        if self.provider().forked() {
+            // Nothing reaches this copy; who was at it when the parent forked is at it for ever.
+            return Ok(());
+        }
         self.memory_regions().close(region)?;
         for counter in region.events.all() {
             // Both were counted when they were bound or registered, so neither can fail.

@@ -244,7 +244,8 @@ impl<P: Provider> SharedReceive<P> {
         let _ = unit.with(|engine| engine.leave_shared());
     }
 
-    pub(super) fn capabilities(&self) -> Flags {
+    /// What it was opened for.
+    pub fn capabilities(&self) -> Flags {
         self.options.capabilities
     }
 

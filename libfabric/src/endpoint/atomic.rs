@@ -144,6 +144,7 @@ unsafe fn start(state: &State, post: AtomicPost<'_>) -> isize {
     unsafe {
         triggered::start(
             post,
+            || endpoint.options().capabilities,
             |post| endpoint.post_atomic(post),
             |post, when| endpoint.trigger_atomic(post, when),
         )

@@ -210,6 +210,7 @@ unsafe fn start_send(state: &State, post: SendPost<'_>) -> isize {
     unsafe {
         triggered::start(
             post,
+            || endpoint.options().capabilities,
             |post| endpoint.post_send(post),
             |post, when| endpoint.trigger_send(post, when),
         )
@@ -399,6 +400,7 @@ unsafe fn start_receive(state: &impl Receives, post: ReceivePost<'_>) -> isize {
     unsafe {
         triggered::start(
             post,
+            || state.capabilities(),
             |post| state.post_receive(post),
             |post, when| state.trigger_receive(post, when),
         )

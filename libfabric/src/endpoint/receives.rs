@@ -18,6 +18,8 @@ pub trait Receives {
     fn default_flags(&self, family: Flags) -> Flags;
     /// Whether the buffers of a receive with these flags, its family's among them, are not looked at.
     fn ignores_buffers(&self, flags: Flags) -> bool;
+    /// What it was opened for.
+    fn capabilities(&self) -> Flags;
     /// Whether lists of descriptors are followed.
     fn lists(&self) -> DescriptorLists;
     fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError>;
@@ -38,6 +40,10 @@ impl Receives for State {
     #[inline(always)]
     fn ignores_buffers(&self, flags: Flags) -> bool {
         self.endpoint.ignores_buffers(flags)
+    }
+
+    fn capabilities(&self) -> Flags {
+        self.endpoint.options().capabilities
     }
 
     #[inline(always)]

@@ -167,6 +167,7 @@ unsafe fn start_read(state: &State, post: RmaPost<'_>) -> isize {
     unsafe {
         triggered::start(
             post,
+            || endpoint.options().capabilities,
             |post| endpoint.post_read(post),
             |post, when| endpoint.trigger_read(post, when),
         )
@@ -184,6 +185,7 @@ unsafe fn start_write(state: &State, post: RmaPost<'_>) -> isize {
     unsafe {
         triggered::start(
             post,
+            || endpoint.options().capabilities,
             |post| endpoint.post_write(post),
             |post, when| endpoint.trigger_write(post, when),
         )

@@ -162,6 +162,28 @@ fn a_count_that_was_seen_elsewhere_wakes_all_the_same() {
     is_woken_of_counts("a_count_that_was_seen_elsewhere_wakes_all_the_same", see, |_, _| ());
 }
 
+/// What one thread has read, and does not wait for, another one may still wait for.
+#[test]
+fn a_count_that_was_read_elsewhere_is_news() {
+    let Some(host) = host("a_count_that_was_read_elsewhere_is_news") else { return };
+    let mut world = World::new(host, 1);
+    let (counter, to) = counted_node(&mut world, flag::RECV);
+    let (world, count) = (Shared(world), Count(counter));
+    for value in 1..=3 {
+        assert_eq!((count.read(), count.try_wait(&world.0)), (value - 1, 0));
+        assert_eq!(count.read(), value - 1, "awake");
+        elsewhere(&world, |_| {
+            // SAFETY: the counter is open.
+            assert_eq!(unsafe { ((*(*count.0).ops).add)(count.0, 1) }, 0);
+            assert_eq!(count.read(), value);
+        });
+        assert_eq!(count.try_wait(&world.0), code::AGAIN);
+    }
+    let Shared(mut world) = world;
+    world.nodes.pop();
+    assert_eq!((close(to.ep), close(counter), close(to.cq)), (0, 0, 0));
+}
+
 /// fi_trywait lets a thread wait, which then is over; who waits after it sleeps.
 #[test]
 fn a_thread_that_is_over_keeps_nobody_awake() {
@@ -170,8 +192,10 @@ fn a_thread_that_is_over_keeps_nobody_awake() {
     let (counter, to) = counted_node(&mut world, flag::RECV);
     let world = Shared(world);
     let (fd, count) = (descriptor(counter), Count(counter));
-    let sleeps =
-        |world: &World| assert_eq!((count.try_wait(world), is_readable(fd, 0)), (0, false));
+    let sleeps = |world: &World| {
+        count.read();
+        assert_eq!((count.try_wait(world), is_readable(fd, 0)), (0, false));
+    };
     elsewhere(&world, sleeps);
     for value in 1..=3 {
         sleeps(&world.0);

@@ -15,7 +15,7 @@ use kestrel_tests::{
 use crate::{
     abi::{
         attributes::{CntrAttr, EqAttr},
-        fid::{Fid, FidCntr, FidCq, FidEq, FidWait},
+        fid::{Fid, FidCntr, FidCq, FidEq, FidMr, FidWait},
         info::FabricAttr,
     },
     calls::{self, Arguments},
@@ -23,6 +23,8 @@ use crate::{
     discovery::provider,
     flag,
     host::host,
+    one_sided::register_as,
+    waiting::Shared,
     world::{World, bind, close, cq_attr, enable},
 };
 
@@ -39,8 +41,8 @@ fn forked_children_exit_exec_and_call() {
     Peer::start("forks").be_done();
 }
 
-/// A fork while another thread opens and closes: its child opens and closes as well, whatever lock
-/// that thread held.
+/// A fork while another thread opens and closes: its child opens and closes as well, what it inherited, too,
+/// whatever lock that thread held.
 #[test]
 fn a_child_finds_no_lock_held() {
     if host("a_child_finds_no_lock_held").is_none() {
@@ -87,8 +89,10 @@ pub fn exiting_child() {
 pub fn busy_child() {
     let Some(_) = child_role().filter(|role| role[0] == "busy-forks") else { return };
     let host = host("busy_child").expect("it was there a moment ago");
-    // libfabric loads the library when it is asked for what there is.
-    drop(World::empty(host, |_| {}));
+    let shared = Shared(World::empty(host, |_| {}));
+    let mut memory = [0_u64; 2];
+    let [own, others] = memory.each_mut().map(std::slice::from_mut);
+    let inherited = register_as(&shared.0, own, flag::REMOTE_WRITE, 0, 0) as usize;
     // Our own call, asked for once: libfabric has a lock as well, which a child inherits.
     let open = provider().fabric;
     let open_and_close = move || {
@@ -99,17 +103,25 @@ pub fn busy_child() {
             open(&raw mut attr, &raw mut fabric, NONE) + close(fabric)
         }
     };
-    static IS_OVER: AtomicBool = AtomicBool::new(false);
-    let busy = std::thread::spawn(move || {
-        while !IS_OVER.load(Ordering::Relaxed) {
-            open_and_close();
+    let close_inherited = || close(inherited as *mut FidMr);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (shared, is_over) = (&shared, &is_over);
+        scope.spawn(move || {
+            let Shared(world) = shared;
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(open_and_close(), 0);
+                assert_eq!(close(register_as(world, others, flag::REMOTE_WRITE, 1, 0)), 0);
+            }
+        });
+        for _ in 0..100 {
+            let close_all = || (0..100).map(|_| open_and_close()).sum::<i32>() + close_inherited();
+            assert_eq!(wait(fork(close_all)), 0);
         }
+        is_over.store(true, Ordering::Relaxed);
     });
-    for _ in 0..100 {
-        assert_eq!(wait(fork(|| (0..100).map(|_| open_and_close()).sum())), 0);
-    }
-    IS_OVER.store(true, Ordering::Relaxed);
-    busy.join().unwrap();
+    assert_eq!(close_inherited(), 0);
+    drop(shared);
     say("done");
 }
 

@@ -394,7 +394,10 @@ fn what_has_no_condition_is_refused() {
     let mut good = when(cntr, 1);
     let at = &raw mut *good;
     let own = counter(&plain);
-    assert_eq!(send(plain.nodes[0].ep, &raw mut *when(own, 1)), code::OPNOTSUPP as isize);
+    let plain_ep = plain.nodes[0].ep;
+    assert_eq!(send(plain_ep, &raw mut *when(own, 1)), code::OPNOTSUPP as isize);
+    // Its context is the application's own, and nobody looks into it.
+    assert_eq!(send(plain_ep, std::ptr::dangling_mut()), code::OPNOTSUPP as isize);
     assert_eq!(send(ep, at), 0);
     // SAFETY: the endpoint is open.
     unsafe {

@@ -17,12 +17,15 @@ use crate::{
     },
     code, flag,
     host::{Host, host},
-    waiting::Shared,
+    triggered::add,
+    waiting::{Shared, descriptor, is_readable, try_wait},
     world::{Node, PATIENCE, World, bind, close, cq_attr, enable},
 };
 
 const WAIT_NONE: u32 = 0;
+const WAIT_UNSPEC: u32 = 1;
 const WAIT_SET: u32 = 2;
+const WAIT_FD: u32 = 3;
 const WAIT_YIELD: u32 = 5;
 const FOREVER_MS: c_int = PATIENCE.as_millis() as c_int;
 
@@ -154,9 +157,7 @@ impl Waited {
 #[test]
 fn every_kind_of_member_wakes_its_set() {
     let Some(host) = host("every_kind_of_member_wakes_its_set") else { return };
-    const UNSPEC: u32 = 1;
-    const FD: u32 = 3;
-    for set_obj in [UNSPEC, FD, WAIT_YIELD] {
+    for set_obj in [WAIT_UNSPEC, WAIT_FD, WAIT_YIELD] {
         let waited = Waited::by(host, WAIT_SET, set_obj);
         let outcome =
             |act: fn(&Waited)| waited.while_another(act, || waited.wait_on_set(FOREVER_MS));
@@ -228,8 +229,7 @@ fn what_is_waited_for_elsewhere_or_not_at_all_blocks_nobody() {
 #[test]
 fn who_joins_a_set_is_heard_by_those_who_wait() {
     let Some(host) = host("who_joins_a_set_is_heard_by_those_who_wait") else { return };
-    const UNSPEC: u32 = 1;
-    let waited = Waited::by(host, WAIT_SET, UNSPEC);
+    let waited = Waited::by(host, WAIT_SET, WAIT_UNSPEC);
     let late: AtomicPtr<FidEq> = AtomicPtr::default();
     let join = |waited: &Waited| {
         let mut attr =
@@ -248,5 +248,51 @@ fn who_joins_a_set_is_heard_by_those_who_wait() {
     };
     assert_eq!(waited.while_another(join, || waited.wait_on_set(FOREVER_MS)), 0);
     assert_eq!(close(late.into_inner()), 0);
+    waited.close();
+}
+
+/// What one of them hears is not for it alone.
+#[test]
+fn all_who_wait_hear_of_a_count() {
+    let Some(host) = host("all_who_wait_hear_of_a_count") else { return };
+    let waited = Waited::by(host, WAIT_SET, WAIT_UNSPEC);
+    std::thread::scope(|scope| {
+        let waiters = [(); 2].map(|()| scope.spawn(|| waited.wait_on_set(FOREVER_MS)));
+        // Long enough for both to sleep.
+        std::thread::sleep(Duration::from_millis(50));
+        add(waited.counter, 1);
+        assert_eq!(waiters.map(|waiter| waiter.join().unwrap()), [0, 0]);
+    });
+    waited.close();
+}
+
+/// Who is asleep hears of one who has joined, though another thread has looked and goes elsewhere.
+#[test]
+fn who_joins_a_set_is_heard_though_another_looks() {
+    let Some(host) = host("who_joins_a_set_is_heard_though_another_looks") else { return };
+    let waited = Waited::by(host, WAIT_SET, WAIT_FD);
+    let fd = descriptor(waited.set);
+    let sleeps = |waited: &Waited| try_wait(&waited.world.0, waited.set.cast());
+    let start = Instant::now();
+    while sleeps(&waited) != 0 || is_readable(fd, 10) {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    let (domain, mut late) = (waited.world.0.domain, null_mut());
+    let mut attr = CntrAttr { wait_obj: WAIT_SET, wait_set: waited.set, ..zeroed() };
+    // SAFETY: the objects are open, and the place is valid.
+    unsafe {
+        let open = (*(*domain).ops).cntr_open;
+        assert_eq!(open(domain, &mut attr, &raw mut late, null_mut()), 0);
+    }
+    add(late, 1);
+    std::thread::scope(|scope| {
+        let looks = || assert_eq!(sleeps(&waited), code::AGAIN);
+        scope.spawn(looks).join().unwrap();
+    });
+    assert!(is_readable(fd, 0));
+    assert_eq!(sleeps(&waited), code::AGAIN);
+    assert_eq!(sleeps(&waited), 0, "it was seen here, too");
+    assert!(!is_readable(fd, 0));
+    assert_eq!(close(late), 0);
     waited.close();
 }

@@ -19,7 +19,8 @@ pub(super) const PRIMARY: Flags = Flags::MSG
     .union(Flags::DIRECTED_RECV)
     .union(Flags::TAGGED_DIRECTED_RECV)
     .union(Flags::VARIABLE_MSG)
-    .union(Flags::COLLECTIVE);
+    .union(Flags::COLLECTIVE)
+    .union(Flags::AV_USER_ID);
 
 /// "A provider may choose to enable additional secondary capabilities if doing so would not
 /// compromise performance": these would, or have a default flag mean more than it did.

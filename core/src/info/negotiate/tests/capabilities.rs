@@ -6,7 +6,7 @@ use super::*;
 fn primary_caps_only_as_asked_and_secondary_ones_all() {
     let info = accepted(&Hints::new().caps(Flags::TAGGED));
     let secondary = Flags::MULTI_RECV | Flags::SOURCE | Flags::FENCE;
-    let reach = Flags::LOCAL_COMM | Flags::REMOTE_COMM | Flags::SHARED_AV | Flags::AV_USER_ID;
+    let reach = Flags::LOCAL_COMM | Flags::REMOTE_COMM | Flags::SHARED_AV;
     assert_eq!(info.caps, Flags::TAGGED | Flags::SEND | Flags::RECV | secondary | reach);
     assert_eq!(info.transmit.caps, Flags::TAGGED | Flags::SEND | Flags::FENCE);
     let receive = Flags::TAGGED | Flags::RECV | Flags::MULTI_RECV | Flags::SOURCE;
