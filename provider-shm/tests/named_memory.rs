@@ -13,7 +13,7 @@ use kestrel_core::error::{Errno, HasErrno};
 use kestrel_shm::named_memory::{NAME_BYTES_MAX, Opening};
 use kestrel_shm::{NamedMemory, NamedMemoryError};
 use kestrel_tests::figures::{FilesBefore, descriptors, mappings};
-use kestrel_tests::fork::fork;
+use kestrel_tests::fork::{fork, wait};
 use kestrel_tests::process::{Peer, child_role, listen_to_parent, say};
 
 /// A name that no other test has.
@@ -75,6 +75,19 @@ fn child() {
             let memory = open(name);
             let _held = memory.lock().unwrap();
             say("kept");
+            orders.recv().ok();
+        }
+        "keep-and-fork" => {
+            let memory = open(name);
+            let _held = memory.lock().unwrap();
+            let child = fork(|| {
+                // Whoever hears its parent waits for the end of that.
+                // SAFETY: nothing here writes to it any more.
+                unsafe { libc::close(libc::STDOUT_FILENO) };
+                thread::sleep(Duration::from_secs(60));
+                0
+            });
+            say(&child.to_string());
             orders.recv().ok();
         }
         "read" => {
@@ -211,6 +224,28 @@ fn a_lock_goes_with_its_process() {
     keeper.kill();
     let _ = keeper.finish();
     assert_eq!(ours.insert_one(nth(1)), Ok(0));
+}
+
+/// A forked child that lives on has none of it.
+#[test]
+fn a_lock_goes_with_a_process_whose_child_lives_on() {
+    let name = new_name();
+    let ours = writable(&name);
+    let mut keeper = Peer::start(&format!("keep-and-fork {name}"));
+    let child: i32 = keeper.hear().parse().unwrap();
+    keeper.kill();
+    let _ = keeper.finish();
+    let inserted = ours.insert_one(nth(1));
+    // SAFETY: the child sleeps for far longer than this takes, so that the PID is its.
+    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+    assert_eq!(inserted, Ok(0));
+}
+
+#[test]
+fn a_forked_child_cannot_have_the_lock() {
+    let memory = open(&new_name());
+    assert_eq!(wait(fork(|| i32::from(memory.lock().is_ok()))), 0);
+    assert!(memory.lock().is_ok());
 }
 
 /// Threads of one process exclude each other too, whatever they opened.

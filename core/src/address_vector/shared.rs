@@ -170,9 +170,10 @@ impl SharedTable {
         let index = (gap..used).find(vacant).unwrap_or(used);
         let full = AddressVectorError::Full { count: self.capacity() as u64 };
         let slot = self.slot(index).ok_or(full)?;
-        // A writer that died may have got this far.
+        // A writer that died may have got this far, and others have seen it.
+        let is_reused = index < used || slot::was_used(slot);
         slot::vacate(slot);
-        if index < used {
+        if is_reused {
             self.word(REUSES).fetch_add(1, Ordering::Release); // W2: pairs with W1
         }
         slot::publish(slot, address);

@@ -90,6 +90,11 @@ pub fn version(slot: &Slot) -> Option<u64> {
     (state & FAMILY_MASK != VACANT).then_some(state >> VERSION_SHIFT)
 }
 
+/// Whether anything has ever been in the entry.
+pub fn was_used(slot: &Slot) -> bool {
+    slot[0].load(Ordering::Relaxed) != VACANT
+}
+
 /// Fills the entry, which is vacant. The caller holds the writers' lock.
 pub fn publish(slot: &Slot, address: Address) {
     let old = slot[0].load(Ordering::Relaxed);

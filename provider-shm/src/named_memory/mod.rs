@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use kestrel_core::address_vector::{SharedLock, SharedMemory, shared_bytes};
 use kestrel_core::error::{Errno, HasErrno};
+use kestrel_core::fork_guard::{self, Unshared};
 use rustix::fs::{FlockOperation, fcntl_add_seals, flock};
 use thiserror::Error;
 
@@ -125,8 +126,10 @@ pub enum Opening {
 /// Named memory, mapped. Dropping it lets go of it.
 pub struct NamedMemory {
     mapping: Mapping,
-    /// Our own opening of the file, which the lock belongs to; none for reading alone.
-    file: Option<File>,
+    /// Our own opening of the file, which the lock belongs to; none for reading alone. A forked child would
+    /// share it, and with it the lock.
+    file: Option<Unshared<File>>,
+    generation: u32,
     /// Somebody in this process has the lock by way of this object.
     held: AtomicBool,
     _holder: Holder,
@@ -165,7 +168,8 @@ impl NamedMemory {
             Opening::Write => (Mapping::writable(&memory)?, Some(reopen(&memory)?)),
         };
         let held = AtomicBool::new(false);
-        Ok(NamedMemory { mapping, file, held, _holder: Holder::start(name, memory)? })
+        let (generation, _holder) = (fork_guard::generation(), Holder::start(name, memory)?);
+        Ok(NamedMemory { mapping, file, generation, held, _holder })
     }
 }
 
@@ -180,20 +184,20 @@ fn make(name: Name<'_>, bytes: usize) -> Result<OwnedFd, NamedMemoryError> {
 
 /// An opening of our own: locks belong to openings, and a descriptor that was passed shares its
 /// giver's.
-fn reopen(memory: &OwnedFd) -> Result<File, NamedMemoryError> {
+fn reopen(memory: &OwnedFd) -> Result<Unshared<File>, NamedMemoryError> {
     let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
     let opened = OpenOptions::new().read(true).write(true).open(path);
-    opened.map_err(system("opening shared memory once more"))
+    opened.map(Unshared::new).map_err(system("opening shared memory once more"))
 }
 
 /// The lock, given back when it is dropped.
-struct Held<'a>(&'a NamedMemory, &'a File);
+struct Held<'a>(&'a NamedMemory, &'a Unshared<File>);
 
 impl SharedLock for Held<'_> {}
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let _ = flock(self.1, FlockOperation::Unlock);
+        let _ = flock(&**self.1, FlockOperation::Unlock);
         self.0.held.store(false, Ordering::Release); // N1: pairs with N2 in lock()
     }
 }
@@ -205,13 +209,16 @@ impl SharedMemory for NamedMemory {
 
     fn lock(&self) -> Result<Box<dyn SharedLock + '_>, String> {
         let file = self.file.as_ref().ok_or("it is open for reading alone")?;
+        if fork_guard::forked(self.generation) {
+            return Err("a forked child has no lock of its parent's".to_owned());
+        }
         let deadline = Instant::now() + PATIENCE;
         // N2: pairs with N1 in the drop of what was held before.
         while self.held.swap(true, Ordering::Acquire) {
             wait_until(deadline)?;
         }
         let held = Held(self, file);
-        while let Err(errno) = flock(file, FlockOperation::NonBlockingLockExclusive) {
+        while let Err(errno) = flock(&**file, FlockOperation::NonBlockingLockExclusive) {
             if errno != rustix::io::Errno::AGAIN && errno != rustix::io::Errno::INTR {
                 return Err(format!("its lock: {errno}"));
             }

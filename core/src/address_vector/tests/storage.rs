@@ -92,6 +92,21 @@ fn a_number_that_was_used_before_is_another() {
     assert_eq!((theirs.get(0), theirs.find(&nth(1))), (Some(nth(3)), None));
 }
 
+/// The same for one that dies between an insertion and its end: who knows the numbers has found it.
+#[test]
+fn a_number_that_was_seen_before_is_another() {
+    let memory = memory(10);
+    let [ours, theirs] = [(); 2].map(|()| share(&memory, AddressVectorFlags::empty()));
+    assert_eq!(ours.insert_one(nth(1)), Ok(0));
+    let before = theirs.removals_everywhere();
+    // As far as it came: the entry, and not how many are used.
+    memory.words[1].store(0, Ordering::Relaxed);
+    assert_eq!(theirs.get(0), Some(nth(1)));
+    assert_eq!(ours.insert_one(nth(2)), Ok(0));
+    assert_ne!(theirs.removals_everywhere(), before);
+    assert_eq!(theirs.get(0), Some(nth(2)));
+}
+
 #[test]
 fn user_ids_of_a_shared_vector_are_a_processs_own() {
     let memory = memory(10);
