@@ -228,6 +228,8 @@ pub struct SendOperation {
     pub shown: bool,
     /// Consent came while the prefix was still leaving.
     pub consented: bool,
+    /// The receiver, who reads it, has said where we may write some of it.
+    pub is_shared: bool,
     /// It is timed.
     pub run: Option<Run>,
     /// As posted.
@@ -297,6 +299,8 @@ pub struct Unexpected {
     pub arriving: Option<u32>,
     /// The credit that it holds.
     pub cost: u64,
+    /// Its lane has ended: the credit is no flow's.
+    pub is_left_behind: bool,
 }
 
 /// The payload of an unexpected message: exact in size.

@@ -367,6 +367,7 @@ macro_rules! conformance {
             context_pairs:
                 closing_a_receive_context_keeps_what_its_sibling_sends,
                 closing_a_transmit_context_keeps_what_its_sibling_receives,
+                what_was_injected_survives_its_context,
                 a_closed_receive_context_refuses_what_comes,
                 closing_a_context_keeps_its_siblings_one_sided_operations,
                 what_is_canceled_is_the_contexts_own,

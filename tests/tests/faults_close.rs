@@ -4,12 +4,15 @@ use kestrel_core::{
     address_vector::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
     completion_counter::CompletionCounter,
     config::CmaPolicy,
-    endpoint::{Endpoint, EndpointOptions},
+    endpoint::{Endpoint, EndpointOptions, OptionName},
     flags::Flags,
     memory_region::{MemoryRange, MemoryRegionAttributes},
+    mock::MockOptions,
 };
 use kestrel_tests::{
+    bed::Options,
     bytes::{pattern, same},
+    mock::mock_bed,
     node::{Done, Node, NodeOptions, Wait, says_gone},
     process::eventually,
     scale::PATIENCE,
@@ -198,6 +201,37 @@ fn what_was_injected_behind_a_read_survives_its_endpoint() {
     (0..100).for_each(|_| assert!(here.poll().is_none()));
     here.domain.close_memory(&region).unwrap();
     assert_eq!(memory[..8], [7; 8]);
+}
+
+/// A receiver that buffers has asked for its start alone.
+#[test]
+fn what_was_injected_and_announced_survives_its_endpoint() {
+    const LENGTH: usize = 16 << 10;
+    const COUNT: u64 = 8;
+    let endpoint = EndpointOptions { buffered: true, ..EndpointOptions::default() };
+    let settings = vec![(OptionName::BufferedLimit, 1_000), (OptionName::BufferedMin, 64)];
+    let bed = mock_bed(MockOptions::default());
+    let world = bed.world_with(2, &Options { endpoint, settings, ..Options::default() });
+    let (from, to) = (world.nodes[0].endpoint.clone(), &world.nodes[1]);
+    (0..COUNT).for_each(|seed| from.inject(&pattern(seed, LENGTH), 1).unwrap());
+    let announced: Vec<u64> = (0..COUNT).map(|_| world.received(1).good().context).collect();
+    world.poll(20);
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(move || from.close());
+        // Long enough for the other thread to wait, and far less than the second that it waits.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        for (seed, &context) in (0..).zip(&announced) {
+            to.endpoint.claim(context, vec![0; LENGTH], seed).unwrap();
+            eventually("a claim", || {
+                to.poll();
+                world.waiting(1).1 > 0
+            });
+            let claimed = world.received_already(1).good();
+            assert_eq!(claimed.context, seed);
+            same(&claimed.returned.unwrap(), &pattern(seed, LENGTH), "injected");
+        }
+        closing.join().unwrap();
+    });
 }
 
 /// "Discarded operations will silently be dropped": nobody counts them, whatever is heard while the endpoint waits

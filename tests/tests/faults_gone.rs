@@ -9,7 +9,7 @@ use std::{
 use kestrel::composite::CompositeProvider;
 use kestrel_core::{
     address::Address,
-    domain::Sharing,
+    domain::{DomainOptions, Sharing},
     endpoint::EndpointOptions,
     mock::{MockOptions, MockProvider},
     transport::{Opening, Provider, Transport, TransportEvent},
@@ -382,4 +382,53 @@ fn every_transport_keeps_a_place_until_all_is_told() {
     a_place_is_kept_until_all_is_told(&queue_pairs(&fabric));
     a_place_is_kept_until_all_is_told(&CompositeProvider::both(shm(), queue_pairs(&fabric)));
     a_place_is_kept_until_all_is_told(&CompositeProvider::far_only(shm(), queue_pairs(&fabric)));
+}
+
+/// What nobody receives of a peer that comes back again and again is no more than all peers may leave. It is
+/// heard all the same.
+#[test]
+fn what_is_left_behind_is_bounded() {
+    const LENGTH: usize = 8 << 10;
+    const BUDGET: usize = 1 << 20;
+    let _alone = alone();
+    let bed = mock_bed();
+    let domain = DomainOptions { unexpected_budget: BUDGET as u64, ..DomainOptions::default() };
+    let host = bed.world_with(1, &Options { domain, ..Options::default() });
+    let address = Some(Address::new([127, 0, 0, 1].into(), 9));
+    let endpoint = EndpointOptions { address, ..EndpointOptions::default() };
+    let options = Options { endpoint, ..Options::default() };
+    let server = &host.nodes[0];
+    for visit in 0..4 {
+        let visitor = bed.world_with(1, &options);
+        let guest = &visitor.nodes[0];
+        guest.vector.insert_one(server.endpoint.address()).unwrap();
+        server.receive(LENGTH, Some(visit), visit);
+        guest.send(pattern(visit, LENGTH), 1, Some(visit), visit);
+        let polls = || {
+            visitor.poll(1);
+            host.waiting(0).1 > 0
+        };
+        host.drive("a message that is asked for", polls);
+        assert_eq!(host.received_already(0).good().context, visit);
+        for _ in 0..2 * BUDGET / LENGTH {
+            guest.send(vec![0; LENGTH], 1, None, 9);
+        }
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(50) {
+            visitor.poll(1);
+            host.poll(1);
+        }
+    }
+    let mut left = 0;
+    loop {
+        server.receive(LENGTH, None, 9);
+        host.poll(50);
+        if host.waiting(0).1 == 0 {
+            break;
+        }
+        assert_eq!(host.received_already(0).good().context, 9);
+        left += LENGTH;
+    }
+    // What each of them may send at first comes on top.
+    assert!((BUDGET / 2..=BUDGET + (64 << 10)).contains(&left), "{left} bytes");
 }

@@ -3,9 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags};
+use kestrel_core::{
+    address_vector::FI_ADDR_UNSPEC, endpoint::EndpointOptions, flags::Flags, mock::MockOptions,
+};
 use kestrel_tests::{
-    bed::{Memory, Send},
+    bed::{Memory, Options, Receive, Send, pattern, same},
+    mock::mock_bed,
     node::{Done, Node, says_gone},
     process::{Peer, child_role, listen_to_parent, say},
     random::Random,
@@ -16,6 +19,8 @@ use kestrel_tests::{
 const LENGTH: usize = 8 << 10;
 /// Of two packets, each of them seen early.
 const LENGTH_LONG: usize = 60 << 10;
+/// What is written in order is written in pieces of so much, each from its first byte to its last.
+const IN_ORDER_MAX: usize = 2 << 10;
 /// What the survivor may need after a death.
 const WITHIN: Duration = Duration::from_secs(1);
 /// Contexts of the survivor's operations.
@@ -192,4 +197,33 @@ fn who_is_killed_fails_what_waits_for_it() {
         listener.node.vector.remove(&[from]).unwrap();
         listener.hear_the_friend(FI_ADDR_UNSPEC);
     }
+}
+
+/// A transport's copy has no order of its own, and there is only one where the receiver asks for it: also of what
+/// is seen while it comes.
+#[test]
+fn what_is_seen_is_written_in_order() {
+    let of_one_go = [false, true].map(|data_in_order| {
+        let bed = mock_bed(MockOptions::default());
+        let endpoint = EndpointOptions { data_in_order, ..EndpointOptions::default() };
+        let world = bed.world_with(2, &Options { endpoint, ..Options::default() });
+        world.warm_up();
+        let address = world.nodes[1].endpoint.address();
+        for tag in 1..4 {
+            let (bytes, into) =
+                (Memory::from(pattern(tag, LENGTH_LONG)), Memory::zeroed(LENGTH_LONG));
+            let tag = Some((tag, 0));
+            let receive = Receive { pieces: into.all(), tag, ..Receive::default() };
+            world.nodes[1].post_receive(&receive).unwrap();
+            let send =
+                Send { pieces: bytes.all(), tag: tag.map(|(tag, _)| tag), ..Send::default() };
+            world.nodes[0].post_send(1, &send).unwrap();
+            world.received(1).good();
+            world.sent(0).good();
+            same(&into.bytes(), &bytes.bytes(), "seen");
+        }
+        assert!(bed.provider.shown(address) > 0, "it can be seen");
+        bed.provider.largest_copy(address)
+    });
+    assert!(of_one_go[0] > IN_ORDER_MAX && of_one_go[1] <= IN_ORDER_MAX, "{of_one_go:?}");
 }

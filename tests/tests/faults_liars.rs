@@ -107,23 +107,24 @@ fn receiver(bed: &Bed<MockProvider>, world: &World<MockProvider>, length: usize)
 /// end of, so it would keep more and more of them.
 #[test]
 fn a_message_is_shared_once() {
-    let bed = bed();
-    let world = bed.world(2);
-    world.warm_up();
-    let (mut liar, name) = receiver(&bed, &world, LONG);
-    let buffer = vec![0_u8; LONG];
-    for generation in 1..=2 {
-        // As long as what a sender copies at once.
-        let block = 1 << 20;
-        liar.offer(generation, (LONG / block) as u32);
-        let claim = u64::from(generation) << 8;
-        let words = [claim, buffer.as_ptr() as u64, LONG as u64, block as u64];
-        liar.say_all(Kind::Share, name, &words, 0);
-        world.nodes[0].poll();
+    // As long as what a sender copies at once; and one that is over at once, of which it tells.
+    for (wanted, block) in [(LONG, 1 << 20), (1, 1)] {
+        let bed = bed();
+        let world = bed.world(2);
+        world.warm_up();
+        let (mut liar, name) = receiver(&bed, &world, LONG);
+        let buffer = vec![0_u8; LONG];
+        for generation in 1..=2 {
+            liar.offer(generation, (wanted / block) as u32);
+            let claim = u64::from(generation) << 8;
+            let words = [claim, buffer.as_ptr() as u64, wanted as u64, block as u64];
+            liar.say_all(Kind::Share, name, &words, 0);
+            world.nodes[0].poll();
+        }
+        assert!(liar.is_cut_off(&world.nodes[0]));
+        world.sent(0).bad(Errno::CONNABORTED);
+        world.nothing_more();
     }
-    assert!(liar.is_cut_off(&world.nodes[0]));
-    world.sent(0).bad(Errno::CONNABORTED);
-    world.nothing_more();
 }
 
 /// What a receiver gives up a message for is an error. 0 is none, and nor is what no error number is.

@@ -331,7 +331,10 @@ impl CompletionStore {
             Queue::Exclusive(queue) => unsafe { (*queue.get()).is_empty() },
             Queue::Shared { ring, overflow } => !ring.is_ready() && overflow.is_empty(),
         };
-        entries && self.errors_met.load(Ordering::Relaxed) <= 0
+        match self.errors_met.load(Ordering::Relaxed) {
+            0 => entries,
+            met => met < 0 && self.len() == 0,
+        }
     }
 
     /// How many entries it holds before it has to grow.
@@ -339,8 +342,14 @@ impl CompletionStore {
         self.size
     }
 
-    /// How many entries are there, or were a moment ago.
+    /// How many entries are there, or were a moment ago; marks of errors that were read are none.
     pub fn len(&self) -> usize {
+        let read_first = self.errors_met.load(Ordering::Relaxed).min(0).unsigned_abs();
+        self.kept().saturating_sub(read_first)
+    }
+
+    /// The same with all marks.
+    fn kept(&self) -> usize {
         match &self.queue {
             // SAFETY: exclusive use, as `Sharing::Exclusive` says.
             Queue::Exclusive(queue) => unsafe { (*queue.get()).len() },
@@ -432,47 +441,4 @@ fn pop_overflowed(ring: &Ring<Entry>, overflow: &SegQueue<Entry>, target: &mut E
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use std::sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    };
-
-    #[derive(Clone, Default)]
-    struct Counted(Arc<AtomicU32>);
-
-    impl Bell for Counted {
-        fn ring(&self) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-        fn drain(&self) {}
-        fn fd(&self) -> std::os::fd::RawFd {
-            7
-        }
-    }
-
-    /// A thread that waits outside counts as asleep until it looks, however long that takes.
-    #[test]
-    fn entries_ring_once_until_a_sleeper_wakes() {
-        let bell = Counted::default();
-        let store = CompletionStore::new(Sharing::Shared, 4, Box::new(bell.clone()));
-        let (rung, push) = (|| bell.0.load(Ordering::Relaxed), || store.push(Entry::default()));
-        push();
-        assert_eq!(rung(), 0, "nobody sleeps");
-        let (first, second) = (store.enter_sleep(), store.enter_sleep());
-        (0..10).for_each(|_| push());
-        assert_eq!(rung(), 1);
-        store.leave_sleep(first);
-        assert_eq!(rung(), 2, "there is something for the second, too");
-        store.tell_of_unit();
-        assert_eq!(rung(), 3, "whatever was rung for, all have to hear of it");
-        store.leave_sleep(second);
-        push();
-        assert_eq!(rung(), 3);
-        let sleeper = store.enter_sleep();
-        (0..10).for_each(|_| push());
-        assert_eq!(rung(), 4);
-        store.leave_sleep(sleeper);
-    }
-}
+mod tests;

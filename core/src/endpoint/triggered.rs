@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{CLAIM_FLAGS, Endpoint, PostError};
 use crate::{
     engine::{
-        submission::{Submission, Unattached},
+        submission::{Due, Submission, Unattached},
         unit::Unit,
     },
     flags::Flags,
@@ -16,29 +16,35 @@ use crate::{
     operation::{ReceivePost, SendPost},
     protocol::receive::canceled,
     transport::Provider,
-    triggered::{Key, Startable, Threshold},
+    triggered::{Deferrals, Key, Startable, Threshold},
 };
 
 /// An operation that waits to be posted.
 struct Posted<P: Provider> {
     unit: Arc<Unit<P>>,
     submission: Submission,
+    /// What a context of a pair has deferred: its unit may outlive it.
+    context: Option<Arc<Deferrals>>,
 }
 
 impl<P: Provider> Startable for Posted<P> {
     fn start(self: Box<Self>) {
-        self.unit.submit_due(self.submission);
+        let Posted { unit, submission, context } = *self;
+        unit.submit_due(match context {
+            Some(context) => Submission::Due(Box::new(Due { submission, context })),
+            None => submission,
+        });
     }
 
     fn cancel(self: Box<Self>) {
-        let Posted { unit, submission } = *self;
+        let Posted { unit, submission, .. } = *self;
         // A closed endpoint reports nothing.
         let _ = unit.with(|engine| engine.fail_submission(submission, &canceled()));
     }
 }
 
 impl<P: Provider> Endpoint<P> {
-    /// Posts a send once `when` has come: as [`Self::post_send`], with one allocation or two.
+    /// Posts a send once `when` has come: as [`Self::post_send`], with an allocation or two, a context with one more.
     /// With `INJECT` the pieces are copied now, else they are read then.
     /// # Reference
     /// fi_trigger(3)
@@ -138,7 +144,8 @@ impl<P: Provider> Endpoint<P> {
                 None => post.taken(),
                 Some(tally) => post.into_work(tally),
             };
-            Box::new(Posted { unit, submission }) as Box<dyn Startable>
+            let context = self.seat.is_some().then(|| self.deferrals.clone());
+            Box::new(Posted { unit, submission, context }) as Box<dyn Startable>
         };
         let counter = when.counter.counter();
         self.deferrals.defer(counter, when.value, key, work).map_err(|_| PostError::TriggerClosed)

@@ -73,9 +73,15 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    fn discard_sends(&mut self, why: &Cause) {
-        self.setup.transmit = Side::default();
+    /// From now on nothing is told of what the transmit context had posted.
+    pub(crate) fn silence_sends(&mut self) {
+        self.setup.transmit = self.setup.transmit.silenced();
         (self.setup.one_sided.read, self.setup.one_sided.write) = (None, None);
+    }
+
+    fn discard_sends(&mut self, why: &Cause) {
+        self.silence_sends();
+        self.setup.transmit = Side::default();
         for peer in 0..self.peers.len() as PeerIndex {
             self.discard_queued(peer, why);
             self.discard_begun_remotes(peer, why);

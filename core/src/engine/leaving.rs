@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     Engine,
-    peer::{ONE_SIDED, PeerState, Reply},
+    peer::{ONE_SIDED, Peer, PeerState, Reply},
 };
 use crate::{
     endpoint::PostError,
@@ -19,7 +19,7 @@ use crate::{
 
 /// How long what nobody may poll for waits for its connection: what is injected, and what an endpoint
 /// holds that closes. On one host a peer is found in far less than a millisecond.
-const CONNECT_WAIT: Duration = Duration::from_secs(1);
+pub(super) const CONNECT_WAIT: Duration = Duration::from_secs(1);
 
 /// Where that was in vain, for how long nothing waits for the same peer.
 const AFTER_CONNECT_WAIT: Duration = Duration::from_secs(10);
@@ -171,7 +171,12 @@ impl<T: Transport> Engine<T> {
     fn holds_asked_for(&self) -> bool {
         self.sends.indices().any(|index| {
             let send = &self.sends[index];
-            let waits = matches!(send.stage, SendStage::AwaitConsent | SendStage::Streaming);
+            let waits = match send.stage {
+                SendStage::AwaitConsent | SendStage::Streaming => true,
+                // It was asked for in part.
+                SendStage::AwaitFinish => send.sent < send.total,
+                _ => false,
+            };
             waits && send.flags.contains(Flags::INJECT)
         })
     }
@@ -221,23 +226,30 @@ impl<T: Transport> Engine<T> {
     }
 
     fn holds_owed(&self) -> bool {
-        let in_window = |index: u32| self.remotes[index].stage == RemoteStage::InWindow;
-        let queued = |&queued: &u32| self.is_injected(queued);
         let answers =
             |reply: &Reply| matches!(reply.kind, Kind::Done | Kind::Acknowledge | Kind::Finish);
-        if self.holds_asked_for() {
-            return true;
-        }
-        let mut there = self.peers.iter().filter(|peer| peer.state != PeerState::Idle);
-        there.any(|peer| {
-            peer.queue.iter().any(queued)
-                || peer.replies.iter().any(answers)
-                || peer.serving.iter().any(Serving::is_kept)
-        }) || self.in_windows > 0
-            && self
-                .remotes
-                .indices()
-                .any(|index| in_window(index) && self.is_injected(index | ONE_SIDED))
+        self.holds_injected()
+            || self.there().any(|peer| {
+                peer.replies.iter().any(answers) || peer.serving.iter().any(Serving::is_kept)
+            })
+    }
+
+    /// Whether something injected has not left yet.
+    pub(super) fn holds_injected(&self) -> bool {
+        let is_one = |&queued: &u32| self.is_injected(queued);
+        let in_window = |index: u32| self.remotes[index].stage == RemoteStage::InWindow;
+        self.holds_asked_for()
+            || self.there().any(|peer| peer.queue.iter().any(is_one))
+            || self.in_windows > 0
+                && self
+                    .remotes
+                    .indices()
+                    .any(|index| in_window(index) && self.is_injected(index | ONE_SIDED))
+    }
+
+    /// Peers that are connected, or will be.
+    fn there(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter().filter(|peer| peer.state != PeerState::Idle)
     }
 
     /// Takes events as long as something `waits` for them, and does what is to be done between them,

@@ -209,6 +209,8 @@ pub struct Engine<T: Transport> {
     pub(crate) offers: bool,
     /// What all peers together could make us hold: the sum of their windows.
     pub(crate) windows: u64,
+    /// The cost of what came by lanes that have ended, and waits for a receive.
+    pub(crate) left_behind: u64,
     /// What was posted before fences and is not complete, where an endpoint is several peers.
     pub(crate) fences: Vec<Fence>,
     /// What waits for its turn.
@@ -266,6 +268,7 @@ impl<T: Transport> Engine<T> {
             offers: setup.buffering.is_some(),
             buffering: Buffering::new(setup.buffering.as_ref(), setup.receive.queue.as_ref()),
             windows: 0,
+            left_behind: 0,
             fences: Vec::new(),
             orders: Orders::default(),
             setup,
@@ -406,7 +409,8 @@ impl<T: Transport> Drop for Engine<T> {
     /// Says goodbye to connected peers. "Discarded operations will silently be dropped, with no
     /// completions reported" (fi_endpoint(3)): also those that fail while others leave.
     fn drop(&mut self) {
-        (self.setup.transmit, self.setup.receive) = (Side::default(), Side::default());
+        self.setup.transmit = self.setup.transmit.silenced();
+        self.setup.receive = Side::default();
         self.setup.one_sided = OneSidedCounters::default();
         for peer in 0..self.peers.len() as PeerIndex {
             self.forget_pulls(peer);

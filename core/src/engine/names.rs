@@ -127,6 +127,42 @@ mod tests {
         }
     }
 
+    /// The event that ends a lane waits until it can be told who sent what is there: nothing rings then.
+    #[test]
+    fn nobody_sleeps_soundly_over_an_event_that_is_put_off() {
+        let provider = Arc::new(MockProvider::new(MockOptions::default()));
+        let [to, from] = [(); 2].map(|()| Node::open(&provider));
+        from.vector.insert_one(to.endpoint.address()).unwrap();
+        to.endpoint.receive(vec![0; 8], u64::MAX, 1).unwrap();
+        from.endpoint.inject(&[1; 8], 0).unwrap();
+        assert_eq!(to.source(100), Some(FI_ADDR_NOTAVAIL));
+        let sleeps = || {
+            assert_eq!(to.source(100), None);
+            to.queue.prepare_wait().is_some()
+        };
+        assert!(sleeps());
+        thread::scope(|scope| {
+            let mut answer = None;
+            let addresses = (1..3).map(|nth| {
+                // The first is in by now, and the mutex is held.
+                if nth == 2 {
+                    provider.kill(from.endpoint.address());
+                    let (tell, told) = mpsc::channel();
+                    scope.spawn(move || tell.send(sleeps()));
+                    answer = told.recv_timeout(PATIENCE).ok();
+                }
+                other(nth)
+            });
+            assert_eq!(to.vector.insert_each(addresses, Marks::None, |_| ()), 2);
+            assert_eq!(answer, Some(false), "looks again by itself");
+        });
+        assert!(sleeps(), "it was told");
+    }
+
+    fn other(nth: u32) -> Address {
+        Address::new(Ipv4Addr::from_bits(0x7f00_0900 + nth).into(), 1)
+    }
+
     /// Somebody inserts as long as it takes: polls go on beside, and tell nothing wrong.
     #[test]
     fn polls_do_not_wait_for_who_inserts() {
@@ -143,7 +179,6 @@ mod tests {
         thread::scope(|scope| {
             let (tell, told) = mpsc::channel();
             let mut answer = None;
-            let other = |host| Address::new(Ipv4Addr::from_bits(host).into(), 1);
             let addresses = (1..3).map(|nth| {
                 // The first is in by now, and the mutex is held.
                 if nth == 2 {
@@ -152,7 +187,7 @@ mod tests {
                     scope.spawn(move || tell.send(to.source(100)));
                     answer = told.recv_timeout(PATIENCE).ok();
                 }
-                other(0x7f00_0900 + nth)
+                other(nth)
             });
             assert_eq!(to.vector.insert_each(addresses, Marks::None, |_| ()), 2);
             assert_eq!(answer, Some(None), "polled, and nothing without its name");

@@ -173,13 +173,15 @@ pub struct ReceiveFlow {
     pub granted: u64,
     /// What the peer could have made us hold when it was last granted credit.
     pub window: u64,
+    /// Cost of those that wait for a receive, and came by lanes that have ended.
+    pub left_behind: u64,
 }
 
 impl ReceiveFlow {
     /// The flow of a lane that was just adopted.
     pub fn opened() -> Self {
         let (granted, window) = (CREDIT_FIRST, CREDIT_FIRST);
-        ReceiveFlow { arrived: 0, grant_at: CREDIT_FIRST / 2, held: 0, granted, window }
+        ReceiveFlow { grant_at: CREDIT_FIRST / 2, granted, window, ..ReceiveFlow::default() }
     }
 }
 

@@ -49,6 +49,11 @@ pub enum Counted {
 }
 
 impl Side {
+    /// The same, of which nothing is told any more: what is under way keeps its order.
+    pub(super) fn silenced(&self) -> Side {
+        Side { message_order: self.message_order, ..Side::default() }
+    }
+
     /// Reports a success: an entry if one is `wanted`, and the counter always. Here and wherever
     /// something is reported the counter comes last: who hears of it finds the entry.
     #[inline(always)]

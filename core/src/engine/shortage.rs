@@ -45,6 +45,11 @@ impl Shortage {
         self.put_off.as_ref().is_some_and(|&(_, of)| of == peer)
     }
 
+    /// Whether any event is put off.
+    pub(crate) fn holds_event(&self) -> bool {
+        self.put_off.is_some()
+    }
+
     /// All with `peer` is over: there is nothing more for an event to end, nor to begin but by `adopt`.
     pub(crate) fn forget(&mut self, peer: PeerIndex) {
         let is_over = |(event, of): &(TransportEvent, PeerIndex)| {
@@ -102,7 +107,7 @@ impl<T: Transport> Engine<T> {
     /// Whether there is something to be told beside packets.
     #[inline(always)]
     pub(crate) fn has_event(&self) -> bool {
-        self.transport.has_event() || self.shortage.put_off.is_some()
+        self.transport.has_event() || self.shortage.holds_event()
     }
 
     /// What is to be told next. What ends a lane comes when all in it has been delivered.
@@ -119,6 +124,8 @@ impl<T: Transport> Engine<T> {
         } else {
             self.shortage.since.get_or_insert_with(Instant::now);
             self.shortage.put_off = Some((event, peer));
+            // Nothing rings when what is short has come back.
+            self.wake_sound_sleepers();
             return None;
         }
         Some(event)

@@ -1,7 +1,7 @@
 //! Who sleeps on an engine's bell.
 //!
-//! Peers ring it. What waits for room at one of them, or is copied piece by piece, rings nothing: a
-//! sleeper that finds such work only naps, and looks again by itself. One that found none sleeps
+//! Peers ring it. What waits for room at one of them, or is copied piece by piece, or an event that is put off,
+//! rings nothing: a sleeper that finds such work only naps, and looks again by itself. One that found none sleeps
 //! soundly, and is rung for by whoever leaves some behind, in a post or a poll of another thread.
 
 use std::time::Duration;
@@ -75,6 +75,6 @@ impl<T: Transport> Engine<T> {
     fn waits_for_room(&self) -> bool {
         let copies = !self.copies.is_empty();
         let waits = !(self.backlog.is_empty() && self.fetches.is_empty());
-        copies || waits || self.waits_for_reader()
+        copies || waits || self.shortage.holds_event() || self.waits_for_reader()
     }
 }

@@ -1,5 +1,7 @@
 //! What is left for an engine's owner: operations as they were posted, which outlive the post.
 
+use std::sync::Arc;
+
 use super::Engine;
 use crate::{
     attachment::Attachment,
@@ -13,7 +15,7 @@ use crate::{
     },
     shared_context::due::Handed,
     transport::Transport,
-    triggered::Tally,
+    triggered::{Deferrals, Tally},
 };
 
 /// What a caller leaves for the owner. Boxed buffers only where threads collide, and where an
@@ -34,6 +36,8 @@ pub(crate) enum Submission {
         operation: Box<RemoteOperation>,
         to: u64,
     },
+    /// What a context deferred, and is due.
+    Due(Box<Due>),
     /// A receive of a shared context, for a message that waits here.
     Handed(Box<Handed>),
     /// The name of a request that was accepted, by an endpoint that has gone.
@@ -67,6 +71,13 @@ impl Submitted {
         let (pieces, attachment) = (pieces.view(), Some(attachment));
         ReceivePost { pieces, from, tag, ignore, context, flags, region, attachment }
     }
+}
+
+/// What a context of a pair has deferred. It may have closed since the time came: then nobody has the buffers any
+/// more, while the engine is its sibling's as well.
+pub(crate) struct Due {
+    pub submission: Submission,
+    pub context: Arc<Deferrals>,
 }
 
 /// A submission whose attachment, if it has one, is still with the caller.
@@ -111,7 +122,10 @@ impl<'a> Unattached<'a> {
         match &self.submission {
             Submission::Send { post, .. } | Submission::Receive { post, .. } => post.context,
             Submission::Remote { operation, .. } => operation.context,
-            Submission::Handed(_) | Submission::Withdrawn(_) | Submission::Overflow => 0,
+            Submission::Due(_)
+            | Submission::Handed(_)
+            | Submission::Withdrawn(_)
+            | Submission::Overflow => 0,
         }
     }
 
@@ -172,7 +186,10 @@ impl Submission {
                 Some(&mut post.attachment)
             }
             Submission::Remote { operation, .. } => Some(&mut operation.attachment),
-            Submission::Handed(_) | Submission::Withdrawn(_) | Submission::Overflow => None,
+            Submission::Due(_)
+            | Submission::Handed(_)
+            | Submission::Withdrawn(_)
+            | Submission::Overflow => None,
         }
     }
 }
@@ -189,6 +206,8 @@ impl<T: Transport> Engine<T> {
                 self.receive_submitted(post.as_receive(from, ignore));
             }
             Submission::Remote { operation, to } => self.remote_submitted(to, *operation),
+            Submission::Due(due) if due.context.is_closed() => {}
+            Submission::Due(due) => self.take_submission(due.submission),
             Submission::Handed(handed) => handed.give(self),
             Submission::Withdrawn(handle) => self.withdraw(handle),
             Submission::Overflow => {}
@@ -208,7 +227,10 @@ impl<T: Transport> Engine<T> {
                 self.fail_receive(receive, None, 0, why);
             }
             Submission::Remote { operation, .. } => self.fail_unsent_remote(*operation, why),
-            Submission::Handed(_) | Submission::Withdrawn(_) | Submission::Overflow => {}
+            Submission::Due(_)
+            | Submission::Handed(_)
+            | Submission::Withdrawn(_)
+            | Submission::Overflow => {}
         }
     }
 }

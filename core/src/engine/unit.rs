@@ -1,9 +1,10 @@
 //! A unit: one engine and the way to own it.
 
-use std::{cell::UnsafeCell, sync::Arc};
+use std::{cell::UnsafeCell, sync::Arc, time::Instant};
 
 use super::{
     Engine,
+    leaving::CONNECT_WAIT,
     ownership::Ownership,
     submission::{Submission, Unattached},
 };
@@ -254,6 +255,22 @@ impl<P: Provider> Unit<P> {
         self.acquire();
         self.work(close);
         self.release();
+    }
+
+    /// Lets what its transmit context has injected leave before that closes, a second at most. Others go on
+    /// meanwhile: the other context of the pair, too.
+    pub fn let_injected_leave(&self) {
+        let start = Instant::now();
+        let _ = self.with(Engine::silence_sends);
+        let progress =
+            |engine: &mut Engine<P::Transport>| (engine.holds_injected(), engine.progress());
+        while let Ok((true, moved)) = self.with(progress)
+            && start.elapsed() < CONNECT_WAIT
+        {
+            if !moved {
+                yield_now();
+            }
+        }
     }
 
     /// Becomes the owner, waiting for the present one, and takes all that was left for it.

@@ -364,6 +364,7 @@ impl Transport for MockTransport {
 
     fn copy_out(&self, offset: usize, to: Piece) {
         if let Some((_, packet)) = &self.current {
+            self.station.pushes.note_copy(to.len());
             to.fill(&packet.payload[offset..]);
         }
     }

@@ -31,6 +31,12 @@ impl MockProvider {
         network.stations.get(&address).map_or(0, |station| station.pushes.shown())
     }
 
+    /// Bytes that the endpoint at `address` has copied out of a packet at once, at most.
+    pub fn largest_copy(&self, address: Address) -> usize {
+        let network = lock(&self.network);
+        network.stations.get(&address).map_or(0, |station| station.pushes.largest_copy())
+    }
+
     /// After so many more reads of others' memory, and writes to it, the endpoint at `address` is
     /// permitted none.
     pub fn forbid_copying(&self, address: Address, reads: usize, writes: usize) {

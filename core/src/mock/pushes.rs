@@ -1,4 +1,4 @@
-//! What others push to an endpoint: how much finds no room, and how much would be shown.
+//! What others push to an endpoint: how much finds no room, how much would be shown, and how it is taken.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,6 +10,8 @@ pub(super) struct Pushes {
     /// How many will find no room.
     blocked: AtomicUsize,
     shown: AtomicUsize,
+    /// Bytes that were copied out at once, at most.
+    largest_copy: AtomicUsize,
 }
 
 impl Pushes {
@@ -28,6 +30,16 @@ impl Pushes {
     pub fn note(&self, head: Head, length: usize) {
         let is_shown = length > 0 && head.is_shown();
         self.shown.fetch_add(usize::from(is_shown), Ordering::Relaxed);
+    }
+
+    /// So many bytes of one are copied out at once.
+    pub fn note_copy(&self, length: usize) {
+        self.largest_copy.fetch_max(length, Ordering::Relaxed);
+    }
+
+    /// Bytes that were copied out at once, at most.
+    pub fn largest_copy(&self) -> usize {
+        self.largest_copy.load(Ordering::Relaxed)
     }
 
     /// Packets whose payload the receiver could see come.

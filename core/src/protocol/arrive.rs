@@ -208,6 +208,9 @@ impl<T: Transport> Engine<T> {
         if self.leaves_for_later(peer, cost) {
             return false;
         }
+        if self.leaves_too_much(peer, cost) {
+            return self.drops_for_memory();
+        }
         if self.drops_unasked(peer, cost) {
             return true;
         }
@@ -270,7 +273,19 @@ impl<T: Transport> Engine<T> {
         let Message { peer, flags, tag, data, total } = *message;
         body.fill(&self.transport, 0, total);
         let cost = total as u64 + ENVELOPE_COST;
-        Unexpected { peer, flags, tag, data, total, body, acknowledge, arriving: None, cost }
+        let (arriving, is_left_behind) = (None, false);
+        Unexpected {
+            peer,
+            flags,
+            tag,
+            data,
+            total,
+            body,
+            acknowledge,
+            arriving,
+            cost,
+            is_left_behind,
+        }
     }
 
     fn receive_shared_eager(&mut self, receive: u32, arrival: Arrival) {

@@ -140,7 +140,7 @@ impl<T: Transport> Engine<T> {
     /// since enough is held.
     fn ask_more(&mut self, index: u32, parked: u32) -> bool {
         let Incoming { peer, total, received, remote, .. } = self.incoming[index];
-        let held = (self.windows, self.setup.unexpected_budget);
+        let held = (self.windows + self.left_behind, self.setup.unexpected_budget);
         let Some(buffering) = &mut self.buffering else { return false };
         let wanted = buffering.wanted(total);
         let more = (wanted - received) as u64;
@@ -234,7 +234,7 @@ impl<T: Transport> Engine<T> {
             let mut lost = self.unexpected.remove(parked);
             lost.flags |= Flags::CLAIM;
             let receive = self.keep_receive(post);
-            self.release_charge(lost.peer, lost.cost);
+            self.release_charge(&lost);
             self.fail_arriving(None, receive, &lost.summary(), 0, why);
         } else {
             self.claim_parked(parked, post);

@@ -195,7 +195,7 @@ impl<T: Transport> Engine<T> {
     /// FI_MATCH_COMPLETE says "matched with a tagged buffer or was discarded".
     pub(crate) fn discard(&mut self, parked: u32) {
         let message = self.unexpected.remove(parked);
-        self.release_charge(message.peer, message.cost);
+        self.release_charge(&message);
         let Some(index) = message.arriving else {
             if let Some(operation) = message.acknowledge {
                 self.acknowledge(message.peer, operation);

@@ -6,12 +6,16 @@
 //! envelope and keeps the payload, so that later tags can always arrive; it can
 //! keep at most `transmit size` of these. So a receiver holds at most its budget,
 //! the least credit of each peer, and `transmit size` envelopes a peer.
+//!
+//! What peers left behind whose lanes have ended counts against the budget until it is received. Once it is all
+//! of that, who has left some behind and is back is heard as far as it is asked for.
 
 use crate::{
     engine::{
         Engine,
         peer::{CREDIT_FIRST, ReceiveFlow},
     },
+    operation::Unexpected,
     tag_match::SourceIndex,
     transport::{PeerIndex, Transport},
 };
@@ -66,8 +70,30 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Releases the charge of a message that was held.
-    pub(crate) fn release_charge(&mut self, peer: PeerIndex, cost: u64) {
-        self.peers[peer as usize].flow.held -= cost;
+    pub(crate) fn release_charge(&mut self, message: &Unexpected) {
+        let flow = &mut self.peers[message.peer as usize].flow;
+        if message.is_left_behind {
+            flow.left_behind -= message.cost;
+            self.left_behind -= message.cost;
+        } else {
+            flow.held -= message.cost;
+        }
+    }
+
+    /// Whether a message that nobody asked for yet, and that was charged, stays in its lane since what its
+    /// sender has left behind, and others, is all that may be held. It would come again and again, and leave as
+    /// much each time.
+    pub(crate) fn leaves_too_much(&mut self, peer: PeerIndex, cost: u64) -> bool {
+        let flow = &mut self.peers[peer as usize].flow;
+        if self.datagrams.is_some()
+            || flow.left_behind == 0
+            || self.left_behind < self.setup.unexpected_budget
+        {
+            return false;
+        }
+        flow.arrived -= cost;
+        self.leave_for_the_moment();
+        true
     }
 
     /// The flow of a peer that has no lane to us. Datagrams need none: to a group anybody sends.
@@ -81,6 +107,7 @@ impl<T: Transport> Engine<T> {
         let grant_at = self.no_flow().grant_at;
         let mut flow = ReceiveFlow::opened();
         flow.grant_at = flow.grant_at.max(grant_at);
+        flow.left_behind = self.peers[peer as usize].flow.left_behind;
         self.windows += flow.window;
         let record = &mut self.peers[peer as usize];
         (record.flow, record.unreadable, record.offers.0) = (flow, false, 0);
@@ -89,18 +116,20 @@ impl<T: Transport> Engine<T> {
     }
 
     /// The lane from `peer` is gone, and nothing more arrives in its flow. What it left behind
-    /// is no longer charged to anybody, and nobody is told when it is received.
+    /// is no longer charged to that, and nobody is told when it is received.
     pub(crate) fn close_flow(&mut self, peer: PeerIndex) {
         let closed = self.no_flow();
         let flow = std::mem::replace(&mut self.peers[peer as usize].flow, closed);
         self.windows -= flow.window;
+        self.left_behind += flow.held;
+        self.peers[peer as usize].flow.left_behind = flow.left_behind + flow.held;
         if flow.held == 0 {
             return;
         }
         for parked in self.unexpected.indices().collect::<Vec<_>>() {
             let message = &mut self.unexpected[parked];
             if message.peer == peer {
-                message.cost = 0;
+                message.is_left_behind = true;
                 message.acknowledge = None;
             }
         }
@@ -123,7 +152,8 @@ impl<T: Transport> Engine<T> {
         }
         let others = self.windows - flow.window;
         let wanted = (2 * flow.held + CREDIT_FIRST).max(CREDIT_STREAM);
-        let window = wanted.min(budget.saturating_sub(others).max(CREDIT_FIRST));
+        let held = others + self.left_behind;
+        let window = wanted.min(budget.saturating_sub(held).max(CREDIT_FIRST));
         let released = flow.arrived - flow.held;
         flow.granted = flow.granted.max(released + window);
         self.windows = others + (flow.granted - released);

@@ -125,7 +125,9 @@ impl<T: Transport> Engine<T> {
         let Incoming { target, received, .. } = *incoming;
         let Target::Receive { receive, start, room } = target else { return false };
         let StoredPieces::One(piece) = self.receives[receive].pieces else { return false };
+        // What is copied as it comes is not written in order.
         if was_left
+            || self.orders.data.is_some()
             || received + length > room
             || !self.copy_as_it_comes(piece.part(start + received, length))
         {

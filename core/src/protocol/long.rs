@@ -73,6 +73,9 @@ impl<T: Transport> Engine<T> {
         if found.is_none() && self.leaves_for_later(peer, incoming.cost()) {
             return false;
         }
+        if found.is_none() && self.leaves_too_much(peer, incoming.cost()) {
+            return self.drops_for_memory();
+        }
         // A receive, or memory to wait in for one.
         let place = match found {
             Some(receive) => Ok(receive),
@@ -185,6 +188,7 @@ impl<T: Transport> Engine<T> {
             acknowledge: if whole { acknowledge } else { None },
             arriving: Some(index),
             cost: incoming.cost(),
+            is_left_behind: false,
         }
     }
 

@@ -164,7 +164,7 @@ impl<T: Transport> Engine<T> {
         let Target::Receive { receive, start, room } = target else {
             return;
         };
-        self.release_charge(message.peer, message.cost);
+        self.release_charge(&message);
         if let Some(incoming) = message.arriving {
             self.aim(incoming, target);
             if self.matched(incoming, message.acknowledge) {
@@ -197,7 +197,7 @@ impl<T: Transport> Engine<T> {
         self.claimed.lose(parked, why);
         for &index in parked {
             let message = self.unexpected.remove(index);
-            self.release_charge(message.peer, message.cost);
+            self.release_charge(&message);
             // The posted tag that it matched goes with it.
             let buffered = self.unbuffer(message.peer, index);
             if let Some(receive) = buffered.and_then(|buffered| buffered.receive) {

@@ -358,6 +358,7 @@ impl SendOperation {
             part: 0,
             shown: false,
             consented: false,
+            is_shared: false,
             run: None,
             region: post.region,
             attachment: post.attachment.and_then(Option::take),

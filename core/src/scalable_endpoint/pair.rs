@@ -122,7 +122,10 @@ impl<P: Provider> Pair<P> {
         Ok(state.unit.insert(Arc::new(unit)).clone())
     }
 
+    /// What was injected leaves before a transmit context does, for which the caller waits a second at most.
     fn leave(&self, direction: Direction) {
+        let unit = self.lock().unit.clone().filter(|_| direction == Direction::Transmit);
+        unit.iter().for_each(|unit| unit.let_injected_leave());
         let mut state = self.lock();
         state.open[direction as usize] = None;
         let other = state.open[direction.other() as usize].clone();

@@ -303,6 +303,11 @@ impl Deferrals {
         }
     }
 
+    /// Whether the owner has closed.
+    pub fn is_closed(&self) -> bool {
+        self.lock().is_closed
+    }
+
     /// Drops all that is deferred, from now on.
     pub fn close(self: &Arc<Self>) {
         self.lock().is_closed = true;

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Instant};
 use kestrel_core::{
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
     completion_queue::Entry,
-    domain::DomainOptions,
+    domain::{DomainOptions, Sharing},
     endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError},
     error::{Errno, HasErrno},
     flags::Flags,
@@ -239,6 +239,48 @@ pub fn closing_a_transmit_context_keeps_what_its_sibling_receives<P: Provider>(b
         assert_eq!(sent.context, 12, "{moment}");
         assert!(ours.transmit[0].taken().is_none(), "what is discarded is told to nobody");
     }
+}
+
+/// It was done when the calls returned: where credit is missing the rest is asked for while the context closes. Other
+/// threads are at the sibling meanwhile, without which the peer may not ask.
+pub fn what_was_injected_survives_its_context<P: Provider>(bed: &Bed<P>) {
+    const LENGTH: usize = 16 << 10;
+    const COUNT: u64 = 5;
+    let [ours, theirs] = two(bed, counts(1, 1), counts(1, 1));
+    let all = [&theirs];
+    let (send, receive) = (ours.transmit[0].endpoint.clone(), &theirs.receive[0]);
+    // They are connected.
+    send.inject(&[7; 8], OTHER).unwrap();
+    receive.endpoint.receive(vec![0; 8], OTHER, COUNT).unwrap();
+    assert_eq!(next(receive, &[&ours, &theirs]).good().context, COUNT);
+    let bytes: Vec<_> = (0..COUNT).map(|seed| pattern(seed, LENGTH)).collect();
+    bytes.iter().for_each(|bytes| send.inject(bytes, OTHER).unwrap());
+    theirs.transmit[0].endpoint.send(vec![8; 8], OTHER, 40).unwrap();
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| send.close());
+        if bed.sharing == Sharing::Shared {
+            // Long enough for the other thread to wait, and far less than the second that it waits.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            ours.receive[0].endpoint.receive(vec![0; 8], OTHER, 30).unwrap();
+            let received = loop {
+                theirs.poll();
+                if let Some(done) = ours.receive[0].taken() {
+                    break done.good();
+                }
+                assert!(!closing.is_finished(), "what was injected waits for this");
+            };
+            assert_eq!(received.context, 30);
+        }
+        for (context, bytes) in bytes.iter().enumerate() {
+            receive.endpoint.receive(vec![0; LENGTH], OTHER, context as u64).unwrap();
+            let received = next(receive, &all).good();
+            assert_eq!(received.context, context as u64);
+            same(&received.returned.unwrap(), bytes, "injected");
+        }
+        closing.join().unwrap();
+    });
+    assert_eq!(next(&theirs.transmit[0], &all).good().context, 40);
+    nothing_more(&all);
 }
 
 /// As [`next`], with one more context to drive.

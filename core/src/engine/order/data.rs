@@ -188,7 +188,7 @@ impl<T: Transport> Engine<T> {
     fn lose_held(&mut self, held: &Held, why: &Cause) {
         let Target::Receive { receive, .. } = held.target else { return };
         let message = self.unexpected.remove(held.parked);
-        self.release_charge(message.peer, message.cost);
+        self.release_charge(&message);
         let place = Some(held.parked | HELD);
         self.fail_arriving(place, receive, &message.summary(), 0, why);
     }

@@ -1,12 +1,18 @@
-use super::{Engine, SUBMISSIONS_MAX};
+use super::{
+    super::submission::{Due, Submission, Unattached},
+    Engine, SUBMISSIONS_MAX,
+};
 use crate::{
-    address_vector::AddressVector,
+    address_vector::{AddressVector, FI_ADDR_UNSPEC},
     completion_queue::{CompletionQueue, Entry},
     domain::{Domain, DomainOptions},
     endpoint::{Endpoint, EndpointOptions, PostError},
     flags::Flags,
+    memory::{Piece, Pieces},
     memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
     mock::{MockOptions, MockProvider},
+    operation::ReceivePost,
+    triggered::Deferrals,
 };
 use std::{
     sync::Arc,
@@ -197,6 +203,35 @@ fn what_is_left_while_a_drain_waits_is_taken_meanwhile() {
     };
     // Once is enough: this thread may be kept away for as long as the other waits.
     assert!((0..ROUNDS).any(|_| is_taken_meanwhile()));
+}
+
+/// A context that closes while its operation is just becoming due takes its buffers along. Its unit lives on, if
+/// the other one of its pair does.
+#[test]
+fn what_is_due_too_late_is_dropped() {
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    let node = Node::open(&provider);
+    let unit = node.endpoint.unit().unwrap();
+    let deferrals = Arc::<Deferrals>::default();
+    let mut completed = Vec::new();
+    for context in [1, 2] {
+        let receive = ReceivePost {
+            pieces: Pieces::One(Piece::EMPTY),
+            from: FI_ADDR_UNSPEC,
+            tag: 0,
+            ignore: 0,
+            context,
+            flags: Flags::MSG,
+            region: None,
+            attachment: None,
+        };
+        let submission = Unattached::receive(receive).taken();
+        let due = Due { submission, context: deferrals.clone() };
+        unit.submit_due(Submission::Due(Box::new(due)));
+        completed.push(node.endpoint.cancel(context));
+        deferrals.close();
+    }
+    assert_eq!(completed, [Ok(()), Err(PostError::NothingToCancel { context: 2 })]);
 }
 
 /// As an error of ours, or of a hook, in the middle of a call that catches it.

@@ -3,7 +3,7 @@
 
 use super::{
     SERVING_MAX, SNAPSHOT_MAX,
-    several::{Several, is_last},
+    several::{Several, carries_data, is_last},
 };
 use crate::{
     completion_queue::Entry,
@@ -73,7 +73,7 @@ impl<T: Transport> Engine<T> {
     pub(super) fn arrive_write_part(&mut self, arrival: Arrival) {
         let [key, address, length, offset, data] =
             std::array::from_fn(|index| self.transport.word(index));
-        let data = (arrival.head.flags & wire::DATA != 0).then_some(data);
+        let data = carries_data(&arrival).then_some(data);
         if self.was_refused(&arrival) {
             return;
         }
@@ -138,11 +138,14 @@ impl<T: Transport> Engine<T> {
             return;
         }
         let several = self.peers[arrival.peer as usize].several.take();
-        let length = several.map_or(length, |several| several.over());
         if let Some(data) = data {
+            let length = several.as_ref().map_or(length, |several| several.bytes());
             self.report_remote_data(arrival.peer, length, data);
         }
         // Who hears of it finds the entry.
+        if let Some(several) = several {
+            several.count();
+        }
         self.count_remote(Flags::REMOTE_WRITE);
         self.answer(arrival.peer, arrival.word, 0);
     }
@@ -219,7 +222,7 @@ impl<T: Transport> Engine<T> {
     fn read_is_served(&mut self, arrival: &Arrival) {
         if is_last(arrival) {
             if let Some(several) = self.peers[arrival.peer as usize].several.take() {
-                several.over();
+                several.count();
             }
             self.served(true);
         }
@@ -279,7 +282,7 @@ impl<T: Transport> Engine<T> {
         }
         let last = is_last(&arrival);
         if last && let Some(several) = self.peers[peer as usize].several.take() {
-            several.over();
+            several.count();
         }
         if call.form != Form::Base {
             return self.answer_results(peer, name, length, offset, last);

@@ -136,7 +136,7 @@ impl<T: Transport> Engine<T> {
             Ok(true) if !done => {}
             Ok(true) => {
                 if let Some(several) = serving.several.take() {
-                    several.over();
+                    several.count();
                 }
                 record.serving.pop_front();
                 self.served(last);

@@ -3,7 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::{flags::Flags, memory_region::MemoryRegion, transport::Arrival, wire};
+use crate::{
+    flags::Flags,
+    memory_region::MemoryRegion,
+    transport::Arrival,
+    wire::{self, Kind},
+};
 
 /// An operation of which a segment was done, or refused, and more are to come.
 #[derive(Debug)]
@@ -25,6 +30,12 @@ pub type InTheMiddle = Option<Box<Several>>;
 #[inline(always)]
 pub fn is_last(arrival: &Arrival) -> bool {
     arrival.head.flags & wire::LAST != 0
+}
+
+/// Whether remote data comes with the packet of a write.
+#[inline(always)]
+pub fn carries_data(arrival: &Arrival) -> bool {
+    arrival.head.kind == Kind::WriteData as u8 || arrival.head.flags & wire::DATA != 0
 }
 
 impl Several {
@@ -73,7 +84,8 @@ impl Several {
         }
     }
 
-    /// A segment of `bytes` is done. Counts it, if it is all of its operation.
+    /// A segment of `bytes` is done. Counts it, if it is all of its operation and tells no remote data: the entry
+    /// comes before the count.
     #[inline(always)]
     pub fn note(
         known: &mut InTheMiddle,
@@ -82,7 +94,8 @@ impl Several {
         region: &Arc<MemoryRegion>,
         kinds: Flags,
     ) {
-        if is_last(arrival) && known.is_none() {
+        let tells_data = carries_data(arrival) && region.is_counted();
+        if is_last(arrival) && known.is_none() && !tells_data {
             return region.count(kinds);
         }
         Several::keep(known, arrival.word, bytes, region, kinds);
@@ -105,15 +118,15 @@ impl Several {
         }
     }
 
-    /// The last segment is done: counts the operation. Returns its length.
-    #[cold]
-    #[inline(never)]
-    pub fn over(&self) -> u64 {
-        self.count();
+    /// What has been done. Units: bytes.
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    fn count(&self) {
+    /// No more comes of the operation: counts it.
+    #[cold]
+    #[inline(never)]
+    pub fn count(&self) {
         self.counting.iter().for_each(|(region, kinds)| region.count(*kinds));
     }
 }

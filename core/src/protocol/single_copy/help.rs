@@ -49,8 +49,10 @@ impl<T: Transport> Engine<T> {
         else {
             return;
         };
-        // What a sender has not come to the end of is kept: one share of each message, and no more.
-        if self.copies.helps.iter().any(|helping| helping.name == name) {
+        // What a sender has not come to the end of is kept, and what it has written is told: one share of each
+        // message, and no more.
+        let send = &mut self.sends[index];
+        if std::mem::replace(&mut send.is_shared, true) {
             return self.violation(peer, "it offered a share of a message twice");
         }
         let send = &self.sends[index];
