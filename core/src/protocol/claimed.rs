@@ -62,8 +62,8 @@ impl ClaimedMessages {
 
     /// Those of `parked` that are claimed are lost, and why.
     pub fn lose(&mut self, parked: &HashSet<u32>, why: &Cause) {
-        for (message, _) in self.here.posted() {
-            if parked.contains(&message) {
+        for &message in parked {
+            if self.here.is_posted(message) {
                 self.lost.insert(self.here.posted_tag(message), why.clone());
                 self.here.remove_posted(message);
             }

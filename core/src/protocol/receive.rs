@@ -179,15 +179,16 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Drops parked messages that their sender can no longer finish, which whoever has claimed one
-    /// is told. Looks once through everything that is parked, however many they are.
+    /// is told. Where receives are shared it looks through everything that is parked there.
     pub(crate) fn forget_unexpected(&mut self, parked: &HashSet<u32>, why: &Cause) {
         if parked.is_empty() {
             return;
         }
         for matcher in [&mut self.tagged, &mut self.untagged] {
-            for (message, _) in matcher.unexpected().filter(|(message, _)| parked.contains(message))
-            {
-                matcher.remove_unexpected(message);
+            for &message in parked {
+                if matcher.is_parked(message) {
+                    matcher.remove_unexpected(message);
+                }
             }
         }
         if let Some(shared) = &self.shared {

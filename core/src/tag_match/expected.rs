@@ -123,6 +123,11 @@ impl Expected {
         self.nodes.len()
     }
 
+    /// Whether a receive is posted.
+    pub(super) fn holds(&self, receive: u32) -> bool {
+        self.nodes.holds(receive & !STICKY)
+    }
+
     #[inline(always)]
     pub(super) fn post(&mut self, source: SourceIndex, tag: u64, ignore: u64, receive: u32) {
         let class = Class::of(source, ignore);

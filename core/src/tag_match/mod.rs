@@ -157,6 +157,11 @@ impl Matcher {
         self.expected.tag(receive)
     }
 
+    /// Whether the receive `receive` is posted, with [`STICKY`] or without. Cost: constant.
+    pub fn is_posted(&self, receive: u32) -> bool {
+        self.expected.holds(receive)
+    }
+
     /// How many receives are posted.
     #[inline]
     pub fn posted_len(&self) -> usize {
@@ -208,6 +213,11 @@ impl Matcher {
     /// Cost: allocates, and sorts; meant for discarding and for the death of a peer.
     pub fn unexpected(&self) -> impl Iterator<Item = (u32, SourceIndex)> + use<> {
         self.unexpected.iter()
+    }
+
+    /// Whether the message `message` is parked. Cost: constant.
+    pub fn is_parked(&self, message: u32) -> bool {
+        self.unexpected.holds(message)
     }
 
     /// How many messages are parked.

@@ -44,6 +44,11 @@ impl<T: Node> Nodes<T> {
         &mut self.nodes
     }
 
+    /// Whether the place `id` is in use.
+    pub(super) fn holds(&self, id: u32) -> bool {
+        self.nodes.get(id as usize).is_some_and(|node| !node.is_vacant())
+    }
+
     /// Those in use, and their indices. Cost: a look at every place.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0u32..).zip(&self.nodes).filter(|(_, node)| !node.is_vacant())

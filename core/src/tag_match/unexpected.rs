@@ -116,6 +116,11 @@ impl Unexpected {
         self.nodes.len()
     }
 
+    /// Whether the message `id` is parked.
+    pub(super) fn holds(&self, id: u32) -> bool {
+        self.nodes.holds(id)
+    }
+
     /// What parking `message` makes this grow by: mostly nothing. Units: bytes.
     #[inline]
     pub(super) fn growth(&self, message: u32) -> usize {
