@@ -102,18 +102,22 @@ impl<T: Transport> Engine<T> {
         post: SendPost<'_>,
     ) -> Result<(), PostError> {
         post.check_length(self.message_max())?;
+        let is_ready = self.peers[peer as usize].state == PeerState::Ready;
+        // What waits for room may find some by now.
+        if is_ready && !self.peers[peer as usize].queue.is_empty() {
+            self.pump(peer);
+        }
         let full = self.is_full_of_datagrams()?;
         let (piece, gathered) = in_one_piece(post.pieces)?;
         let post = SendPost { pieces: Pieces::One(piece), ..post };
-        let record = &self.peers[peer as usize];
-        let is_ready = record.state == PeerState::Ready;
-        if is_ready && record.queue.is_empty() && self.push_eager(peer, &post, piece) {
+        let goes_first = is_ready && self.peers[peer as usize].queue.is_empty();
+        if goes_first && self.push_eager(peer, &post, piece) {
             let attachment = post.attachment.and_then(Option::take);
             self.report_sent_behind(peer, post.flags, post.context, attachment);
             return Ok(());
         }
         let holds = match is_ready {
-            true if !self.transport.waits_for_itself(peer) => false,
+            true if goes_first && !self.transport.waits_for_itself(peer) => false,
             true if full => return Err(PostError::Again),
             true => true,
             false => !full && self.peers[peer as usize].queue.len() < HELD_MAX,
