@@ -421,6 +421,7 @@ macro_rules! conformance {
                 what_is_longer_is_refused,
                 a_silent_receiver_stops_nobody,
                 each_peer_has_a_place_of_its_own,
+                who_is_gone_leaves_no_more_than_its_place,
                 nobody_there_is_no_error,
                 what_is_held_is_canceled,
                 what_needs_an_answer_is_refused,

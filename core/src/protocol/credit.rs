@@ -63,11 +63,17 @@ impl<T: Transport> Engine<T> {
     /// Notes that a message which arrived must be held until it is asked for.
     pub(crate) fn hold_charge(&mut self, peer: PeerIndex, cost: u64) {
         self.peers[peer as usize].flow.held += cost;
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.parked += cost;
+        }
     }
 
     /// Releases the charge of a message that was held.
     pub(crate) fn release_charge(&mut self, peer: PeerIndex, cost: u64) {
         self.peers[peer as usize].flow.held -= cost;
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.parked -= cost;
+        }
     }
 
     /// The flow of a peer that has no lane to us. Datagrams need none: to a group anybody sends.
@@ -81,6 +87,10 @@ impl<T: Transport> Engine<T> {
         let grant_at = self.no_flow().grant_at;
         let mut flow = ReceiveFlow::opened();
         flow.grant_at = flow.grant_at.max(grant_at);
+        if self.datagrams.is_some() {
+            // What it left the last time takes its place.
+            flow.held = self.peers[peer as usize].flow.held;
+        }
         self.windows += flow.window;
         let record = &mut self.peers[peer as usize];
         (record.flow, record.unreadable, record.offers.0) = (flow, false, 0);
@@ -94,6 +104,11 @@ impl<T: Transport> Engine<T> {
         let closed = self.no_flow();
         let flow = std::mem::replace(&mut self.peers[peer as usize].flow, closed);
         self.windows -= flow.window;
+        if self.datagrams.is_some() {
+            // Datagrams stay charged: who comes again and again has no more place than who stays.
+            self.peers[peer as usize].flow.held = flow.held;
+            return;
+        }
         if flow.held == 0 {
             return;
         }

@@ -40,6 +40,8 @@ pub struct Dropped {
 #[derive(Default)]
 pub struct Datagrams {
     pub(crate) dropped: Dropped,
+    /// What is parked of all peers, those that are gone included. Units: bytes, envelopes included.
+    pub(crate) parked: u64,
     /// Groups that were joined, by number.
     pub(crate) groups: Vec<Option<Group>>,
     /// What was sent to members of them that are looked for.
@@ -207,12 +209,14 @@ impl<T: Transport> Engine<T> {
         })
     }
 
-    /// Whether a message that nobody has asked for is dropped: its sender has no place left here.
+    /// Whether a message that nobody has asked for is dropped: its sender, or everybody, has no place
+    /// left here.
     pub(crate) fn drops_unasked(&mut self, peer: PeerIndex, cost: u64) -> bool {
         let Some(datagrams) = &mut self.datagrams else {
             return false;
         };
-        let drops = self.peers[peer as usize].flow.held + cost > PARKED_MAX;
+        let drops = self.peers[peer as usize].flow.held + cost > PARKED_MAX
+            || datagrams.parked + cost > self.setup.unexpected_budget;
         datagrams.dropped.received += u64::from(drops);
         drops
     }
