@@ -254,9 +254,13 @@ impl<P: Provider> Socket<P> {
 
     fn post_buffers(&self, flow: &mut Flow) -> bool {
         let mut moved = false;
+        if flow.link == Link::Down && !flow.was_up && !flow.is_drained {
+            // Up and down again, it may be, since what had completed was taken.
+            moved = self.collect(flow);
+        }
         let is_empty = flow.incoming.is_broken() || !flow.was_up;
         if flow.link == Link::Down && is_empty {
-            moved = !std::mem::replace(&mut flow.is_drained, true);
+            moved |= !std::mem::replace(&mut flow.is_drained, true);
         }
         while !flow.is_drained
             && let Some((buffer, number)) = flow.incoming.next_buffer()
@@ -265,9 +269,14 @@ impl<P: Provider> Socket<P> {
                 Ok(()) => flow.incoming.posted(),
                 Err(Refused { error, buffer }) => {
                     flow.incoming.refused(buffer);
-                    // Nothing is left that had arrived before the stream was over.
-                    flow.is_drained |= error == PostError::NotConnected;
-                    return moved | flow.is_drained;
+                    if error == PostError::NotConnected {
+                        // Nothing is left that had arrived before the stream was over. But the buffers
+                        // posted before this one have found something, maybe the end: it is taken first,
+                        // since what is shown then is shown for good.
+                        self.collect(flow);
+                        (flow.is_drained, moved) = (true, true);
+                    }
+                    return moved;
                 }
             }
             moved = true;
