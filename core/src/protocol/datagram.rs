@@ -122,7 +122,7 @@ impl<T: Transport> Engine<T> {
             true if goes_first && !self.transport.waits_for_itself(peer) => false,
             true if full => return Err(PostError::Again),
             true => true,
-            false => !full && self.peers[peer as usize].queue.len() < HELD_MAX,
+            false => !full && self.has_place_for_one_more(peer),
         };
         if holds {
             let operation = match gathered {
@@ -131,14 +131,22 @@ impl<T: Transport> Engine<T> {
             };
             self.hold_datagram(peer, operation);
         } else {
-            if !is_ready {
-                self.ensure_connection(peer);
-            }
-            self.count_dropped_send();
-            let attachment = post.attachment.and_then(Option::take);
-            self.report_sent_behind(peer, post.flags, post.context, attachment);
+            self.drop_unsent(peer, post);
         }
         Ok(())
+    }
+
+    /// Whether another datagram may wait until its peer is found.
+    fn has_place_for_one_more(&self, peer: PeerIndex) -> bool {
+        self.peers[peer as usize].queue.len() < HELD_MAX
+    }
+
+    /// Drops a datagram that has no record. To who sent it, it has left.
+    fn drop_unsent(&mut self, peer: PeerIndex, post: SendPost<'_>) {
+        self.ensure_connection(peer);
+        self.count_dropped_send();
+        let attachment = post.attachment.and_then(Option::take);
+        self.report_sent_behind(peer, post.flags, post.context, attachment);
     }
 
     /// Whether the transmit queue is full of datagrams that are held.
@@ -160,13 +168,18 @@ impl<T: Transport> Engine<T> {
         self.note_backlog(peer);
     }
 
-    /// Takes a datagram that was left for the owner, whose place was reserved.
+    /// Takes a datagram that was left for the owner, whose place was reserved: it is sent, held or dropped
+    /// as any other.
     pub(crate) fn datagram_submitted(
         &mut self,
         peer: PeerIndex,
         post: SendPost<'_>,
         copy: Option<Copied>,
     ) {
+        let is_ready = self.peers[peer as usize].state == PeerState::Ready;
+        if !is_ready && !self.has_place_for_one_more(peer) {
+            return self.drop_unsent(peer, post);
+        }
         match in_one_piece(post.pieces) {
             Ok((piece, gathered)) => {
                 let post = SendPost { pieces: Pieces::One(piece), ..post };
