@@ -343,6 +343,7 @@ macro_rules! conformance {
                 a_loss_is_no_end,
                 a_loss_is_told_before_the_rest_is_read,
                 an_end_is_found_behind_what_waits,
+                nothing_is_received_behind_an_end,
                 a_wait_for_events_keeps_no_domain,
                 what_is_no_segment_ends_the_stream,
                 nothing_passes_without_a_connection,

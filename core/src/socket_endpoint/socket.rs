@@ -211,11 +211,12 @@ impl<P: Provider> Socket<P> {
     }
 
     /// A receive has completed. Segments are numbered as receives are: one that is out of turn
-    /// follows one that was lost with its sender, and one without a number is none.
+    /// follows one that was lost with its sender, and one without a number is none, nor one behind the end.
     fn take(&self, flow: &mut Flow, entry: &Entry, buffer: Vec<u8>) {
         let number = entry.context;
         let is_next = entry.flags().contains(Flags::REMOTE_CQ_DATA) && entry.data == number;
-        if self.kind == SocketKind::Stream && !is_next {
+        let is_segment = || is_next && !flow.incoming.has_ended_before(number);
+        if self.kind == SocketKind::Stream && !is_segment() {
             flow.incoming.break_off(number);
             return self.let_go();
         }

@@ -280,6 +280,21 @@ pub fn an_end_is_found_behind_what_waits<P: Provider>(bed: &Bed<P>) {
     shows(fd, IN | OUT | HANG_UP);
 }
 
+/// Who goes on after the end of its stream is let go, and what it sends then is no part of it.
+pub fn nothing_is_received_behind_an_end<P: Provider>(bed: &Bed<P>) {
+    let (liar, acceptor, _listener) = rude(bed);
+    for (number, bytes) in [b"", &b"x"[..]].into_iter().enumerate() {
+        liar.endpoint.send_data(bytes.to_vec(), 0, number as u64, 1).unwrap();
+    }
+    drive("it is let go", &[&liar], || {
+        let received = acceptor.socket.receive(&mut [0; 8]);
+        assert!(matches!(received, Ok(0) | Err(SocketError::Again)), "{received:?}");
+        !liar.events.is_empty()
+    });
+    liar.sees_shutdown(&[]);
+    assert_eq!(acceptor.socket.receive(&mut [0; 8]), Ok(0));
+}
+
 /// Who sends what is no segment, or none that is the next, is let go.
 pub fn what_is_no_segment_ends_the_stream<P: Provider>(bed: &Bed<P>) {
     for (length, number) in [(SEGMENT_MAX + 1, Some(0)), (10, Some(1)), (10, None)] {
