@@ -110,10 +110,13 @@ impl<P: Provider> Socket<P> {
         }
     }
 
-    /// The endpoint was enabled: buffers for what may arrive are posted.
+    /// Enables the endpoint, and posts buffers for what may arrive. Other threads may find it enabled
+    /// before this is over: they wait for the lock, since both buffers are made anew here.
     pub fn begin(&self) -> Result<(), SocketError> {
-        let single = self.endpoint.unit()?.with(|engine| engine.limits.single)?;
+        self.check_fork()?;
         let mut flow = self.lock();
+        self.endpoint.enable()?;
+        let single = self.endpoint.unit()?.with(|engine| engine.limits.single)?;
         let room = match self.kind {
             SocketKind::Stream => SEGMENT_MAX,
             SocketKind::Datagram => single,
