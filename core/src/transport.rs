@@ -184,8 +184,9 @@ pub trait Transport:
     #[inline(always)]
     fn flush(&mut self) {}
 
-    /// Whether a packet to `peer` found no room for want of something of our own, which comes back
-    /// without the peer. Where not, a datagram is dropped instead of waiting for it.
+    /// Whether a packet to `peer`, pushed just before, found no room for want of something of our own,
+    /// which comes back without the peer. Where not, a datagram is dropped instead of waiting for it. So
+    /// what has come back since the push is left for the next one to find.
     fn waits_for_itself(&mut self, _peer: PeerIndex) -> bool {
         false
     }

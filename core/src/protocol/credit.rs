@@ -67,6 +67,9 @@ impl<T: Transport> Engine<T> {
     /// Notes that a message which arrived must be held until it is asked for.
     pub(crate) fn hold_charge(&mut self, peer: PeerIndex, cost: u64) {
         self.peers[peer as usize].flow.held += cost;
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.parked += cost;
+        }
     }
 
     /// Releases the charge of a message that was held.
@@ -78,6 +81,9 @@ impl<T: Transport> Engine<T> {
         } else {
             flow.held -= message.cost;
         }
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.parked -= message.cost;
+        }
     }
 
     /// Whether a message that nobody asked for yet, and that was charged, stays in its lane since what its
@@ -85,10 +91,7 @@ impl<T: Transport> Engine<T> {
     /// much each time.
     pub(crate) fn leaves_too_much(&mut self, peer: PeerIndex, cost: u64) -> bool {
         let flow = &mut self.peers[peer as usize].flow;
-        if self.datagrams.is_some()
-            || flow.left_behind == 0
-            || self.left_behind < self.setup.unexpected_budget
-        {
+        if flow.left_behind == 0 || self.left_behind < self.setup.unexpected_budget {
             return false;
         }
         flow.arrived -= cost;
@@ -107,7 +110,12 @@ impl<T: Transport> Engine<T> {
         let grant_at = self.no_flow().grant_at;
         let mut flow = ReceiveFlow::opened();
         flow.grant_at = flow.grant_at.max(grant_at);
-        flow.left_behind = self.peers[peer as usize].flow.left_behind;
+        let earlier = &self.peers[peer as usize].flow;
+        flow.left_behind = earlier.left_behind;
+        if self.datagrams.is_some() {
+            // What it left the last time takes its place.
+            flow.held = earlier.held;
+        }
         self.windows += flow.window;
         let record = &mut self.peers[peer as usize];
         (record.flow, record.unreadable, record.offers.0) = (flow, false, 0);
@@ -121,6 +129,11 @@ impl<T: Transport> Engine<T> {
         let closed = self.no_flow();
         let flow = std::mem::replace(&mut self.peers[peer as usize].flow, closed);
         self.windows -= flow.window;
+        if self.datagrams.is_some() {
+            // Datagrams stay charged: who comes again and again has no more place than who stays.
+            self.peers[peer as usize].flow.held = flow.held;
+            return;
+        }
         self.left_behind += flow.held;
         self.peers[peer as usize].flow.left_behind = flow.left_behind + flow.held;
         if flow.held == 0 {

@@ -40,6 +40,8 @@ pub struct Dropped {
 #[derive(Default)]
 pub struct Datagrams {
     pub(crate) dropped: Dropped,
+    /// What is parked of all peers, those that are gone included. Units: bytes, envelopes included.
+    pub(crate) parked: u64,
     /// Groups that were joined, by number.
     pub(crate) groups: Vec<Option<Group>>,
     /// What was sent to members of them that are looked for.
@@ -102,21 +104,25 @@ impl<T: Transport> Engine<T> {
         post: SendPost<'_>,
     ) -> Result<(), PostError> {
         post.check_length(self.message_max())?;
+        let is_ready = self.peers[peer as usize].state == PeerState::Ready;
+        // What waits for room may find some by now.
+        if is_ready && !self.peers[peer as usize].queue.is_empty() {
+            self.pump(peer);
+        }
         let full = self.is_full_of_datagrams()?;
         let (piece, gathered) = in_one_piece(post.pieces)?;
         let post = SendPost { pieces: Pieces::One(piece), ..post };
-        let record = &self.peers[peer as usize];
-        let is_ready = record.state == PeerState::Ready;
-        if is_ready && record.queue.is_empty() && self.push_eager(peer, &post, piece) {
+        let goes_first = is_ready && self.peers[peer as usize].queue.is_empty();
+        if goes_first && self.push_eager(peer, &post, piece) {
             let attachment = post.attachment.and_then(Option::take);
             self.report_sent_behind(peer, post.flags, post.context, attachment);
             return Ok(());
         }
         let holds = match is_ready {
-            true if !self.transport.waits_for_itself(peer) => false,
+            true if goes_first && !self.transport.waits_for_itself(peer) => false,
             true if full => return Err(PostError::Again),
             true => true,
-            false => !full && self.peers[peer as usize].queue.len() < HELD_MAX,
+            false => !full && self.has_place_for_one_more(peer),
         };
         if holds {
             let operation = match gathered {
@@ -125,14 +131,22 @@ impl<T: Transport> Engine<T> {
             };
             self.hold_datagram(peer, operation);
         } else {
-            if !is_ready {
-                self.ensure_connection(peer);
-            }
-            self.count_dropped_send();
-            let attachment = post.attachment.and_then(Option::take);
-            self.report_sent_behind(peer, post.flags, post.context, attachment);
+            self.drop_unsent(peer, post);
         }
         Ok(())
+    }
+
+    /// Whether another datagram may wait until its peer is found.
+    fn has_place_for_one_more(&self, peer: PeerIndex) -> bool {
+        self.peers[peer as usize].queue.len() < HELD_MAX
+    }
+
+    /// Drops a datagram that has no record. To who sent it, it has left.
+    fn drop_unsent(&mut self, peer: PeerIndex, post: SendPost<'_>) {
+        self.ensure_connection(peer);
+        self.count_dropped_send();
+        let attachment = post.attachment.and_then(Option::take);
+        self.report_sent_behind(peer, post.flags, post.context, attachment);
     }
 
     /// Whether the transmit queue is full of datagrams that are held.
@@ -154,13 +168,18 @@ impl<T: Transport> Engine<T> {
         self.note_backlog(peer);
     }
 
-    /// Takes a datagram that was left for the owner, whose place was reserved.
+    /// Takes a datagram that was left for the owner, whose place was reserved: it is sent, held or dropped
+    /// as any other.
     pub(crate) fn datagram_submitted(
         &mut self,
         peer: PeerIndex,
         post: SendPost<'_>,
         copy: Option<Copied>,
     ) {
+        let is_ready = self.peers[peer as usize].state == PeerState::Ready;
+        if !is_ready && !self.has_place_for_one_more(peer) {
+            return self.drop_unsent(peer, post);
+        }
         match in_one_piece(post.pieces) {
             Ok((piece, gathered)) => {
                 let post = SendPost { pieces: Pieces::One(piece), ..post };
@@ -203,12 +222,14 @@ impl<T: Transport> Engine<T> {
         })
     }
 
-    /// Whether a message that nobody has asked for is dropped: its sender has no place left here.
+    /// Whether a message that nobody has asked for is dropped: its sender, or everybody, has no place
+    /// left here.
     pub(crate) fn drops_unasked(&mut self, peer: PeerIndex, cost: u64) -> bool {
         let Some(datagrams) = &mut self.datagrams else {
             return false;
         };
-        let drops = self.peers[peer as usize].flow.held + cost > PARKED_MAX;
+        let drops = self.peers[peer as usize].flow.held + cost > PARKED_MAX
+            || datagrams.parked + cost > self.setup.unexpected_budget;
         datagrams.dropped.received += u64::from(drops);
         drops
     }

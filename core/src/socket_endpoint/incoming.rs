@@ -21,6 +21,13 @@ enum Slot {
     Gone,
 }
 
+impl Slot {
+    /// Whether it is the end of a stream.
+    fn is_end(&self) -> bool {
+        matches!(self, Slot::Arrived(Arrived { length: 0, .. }))
+    }
+}
+
 /// What a receive from a datagram socket is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
@@ -136,17 +143,25 @@ impl Incoming {
 
     /// Whether the end of the stream has come, maybe behind what was not received yet.
     pub fn has_end(&self) -> bool {
-        let is_end = |slot: &Slot| matches!(slot, Slot::Arrived(Arrived { length: 0, .. }));
-        self.finished || self.slots.iter().any(is_end)
+        self.finished || self.slots.iter().any(Slot::is_end)
     }
 
-    /// Copies bytes of a stream, as many as there are or fit; they stay if `keep`.
+    /// Whether it has come by a receive before that one.
+    pub fn has_ended_before(&self, number: u64) -> bool {
+        let before = number.saturating_sub(self.first) as usize;
+        self.finished || self.slots.iter().take(before).any(Slot::is_end)
+    }
+
+    /// Copies bytes of a stream, as many as there are or fit, up to its end; they stay if `keep`.
     pub fn take_bytes(&mut self, to: Pieces<'_>, keep: bool) -> usize {
         let (mut done, wanted, mut index) = (0, to.total(), 0);
-        while done < wanted {
+        while done < wanted && !self.finished {
             let Some(Slot::Arrived(arrived)) = self.slots.get_mut(index) else {
                 break;
             };
+            if keep && arrived.length == 0 {
+                break;
+            }
             let bytes = &arrived.buffer[arrived.taken..arrived.length];
             let count = bytes.len().min(wanted - done);
             place(bytes, &to, done, count);
@@ -161,9 +176,12 @@ impl Incoming {
         done
     }
 
-    /// Lets go of segments that were received whole. One without bytes is the stream's end.
+    /// Lets go of segments that were received whole. One without bytes is the stream's end, and what
+    /// is behind it is never received.
     pub fn drop_received(&mut self) {
-        while let Some(&mut Arrived { taken, length, .. }) = self.front() {
+        while !self.finished
+            && let Some(&mut Arrived { taken, length, .. }) = self.front()
+        {
             if taken < length {
                 return;
             }
@@ -241,6 +259,19 @@ mod tests {
         assert!(incoming.has_end() && !incoming.is_finished());
         assert_eq!(take(&mut incoming, 8, false), b"ab");
         assert!(incoming.has_end() && incoming.is_finished());
+    }
+
+    #[test]
+    fn nothing_is_received_behind_the_end() {
+        let mut incoming = posting(3);
+        // Before the end itself is complete, it may be.
+        arrive(&mut incoming, 2, b"cd");
+        arrive(&mut incoming, 1, b"");
+        arrive(&mut incoming, 0, b"ab");
+        assert_eq!(take(&mut incoming, 8, true), b"ab");
+        assert_eq!(take(&mut incoming, 8, false), b"ab");
+        assert!(incoming.is_finished());
+        assert_eq!(take(&mut incoming, 8, false), b"");
     }
 
     #[test]

@@ -197,7 +197,6 @@ impl<P: Provider> SocketEndpoint<P> {
     pub fn enable(&self) -> Result<(), SocketError> {
         // Before anything is enabled that nobody would drive.
         let driver = self.endpoint().domain().socket_driver()?;
-        self.endpoint().enable()?;
         self.socket.begin()?;
         if let (SocketKind::Stream, Some(events)) = (self.kind(), self.endpoint().reporter_queue())
         {
@@ -386,3 +385,6 @@ fn options_for(kind: SocketKind, options: EndpointOptions) -> EndpointOptions {
         ..options
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -110,10 +110,13 @@ impl<P: Provider> Socket<P> {
         }
     }
 
-    /// The endpoint was enabled: buffers for what may arrive are posted.
+    /// Enables the endpoint, and posts buffers for what may arrive. Other threads may find it enabled
+    /// before this is over: they wait for the lock, since both buffers are made anew here.
     pub fn begin(&self) -> Result<(), SocketError> {
-        let single = self.endpoint.unit()?.with(|engine| engine.limits.single)?;
+        self.check_fork()?;
         let mut flow = self.lock();
+        self.endpoint.enable()?;
+        let single = self.endpoint.unit()?.with(|engine| engine.limits.single)?;
         let room = match self.kind {
             SocketKind::Stream => SEGMENT_MAX,
             SocketKind::Datagram => single,
@@ -211,11 +214,12 @@ impl<P: Provider> Socket<P> {
     }
 
     /// A receive has completed. Segments are numbered as receives are: one that is out of turn
-    /// follows one that was lost with its sender, and one without a number is none.
+    /// follows one that was lost with its sender, and one without a number is none, nor one behind the end.
     fn take(&self, flow: &mut Flow, entry: &Entry, buffer: Vec<u8>) {
         let number = entry.context;
         let is_next = entry.flags().contains(Flags::REMOTE_CQ_DATA) && entry.data == number;
-        if self.kind == SocketKind::Stream && !is_next {
+        let is_segment = || is_next && !flow.incoming.has_ended_before(number);
+        if self.kind == SocketKind::Stream && !is_segment() {
             flow.incoming.break_off(number);
             return self.let_go();
         }
@@ -254,9 +258,13 @@ impl<P: Provider> Socket<P> {
 
     fn post_buffers(&self, flow: &mut Flow) -> bool {
         let mut moved = false;
+        if flow.link == Link::Down && !flow.was_up && !flow.is_drained {
+            // Up and down again, it may be, since what had completed was taken.
+            moved = self.collect(flow);
+        }
         let is_empty = flow.incoming.is_broken() || !flow.was_up;
         if flow.link == Link::Down && is_empty {
-            moved = !std::mem::replace(&mut flow.is_drained, true);
+            moved |= !std::mem::replace(&mut flow.is_drained, true);
         }
         while !flow.is_drained
             && let Some((buffer, number)) = flow.incoming.next_buffer()
@@ -265,9 +273,14 @@ impl<P: Provider> Socket<P> {
                 Ok(()) => flow.incoming.posted(),
                 Err(Refused { error, buffer }) => {
                     flow.incoming.refused(buffer);
-                    // Nothing is left that had arrived before the stream was over.
-                    flow.is_drained |= error == PostError::NotConnected;
-                    return moved | flow.is_drained;
+                    if error == PostError::NotConnected {
+                        // Nothing is left that had arrived before the stream was over. But the buffers
+                        // posted before this one have found something, maybe the end: it is taken first,
+                        // since what is shown then is shown for good.
+                        self.collect(flow);
+                        (flow.is_drained, moved) = (true, true);
+                    }
+                    return moved;
                 }
             }
             moved = true;

@@ -268,7 +268,7 @@ impl<V: Verbs> Transport for UdTransport<V> {
     }
 
     fn waits_for_itself(&mut self, peer: PeerIndex) -> bool {
-        self.longest_to(peer).is_some() && !self.can_send(true)
+        self.longest_to(peer).is_some() && !self.has_place(true)
     }
 
     fn credit(&self, _peer: PeerIndex) -> u64 {

@@ -14,7 +14,8 @@ impl<V: Verbs> UdTransport<V> {
         self.has_place(with_buffer)
     }
 
-    fn has_place(&self, with_buffer: bool) -> bool {
+    /// The same, with what has come back so far.
+    pub(super) fn has_place(&self, with_buffer: bool) -> bool {
         let has_buffer = !with_buffer || self.sends.has_free();
         !self.failed && has_buffer && self.queue.has_room(&self.sends)
     }

@@ -2,8 +2,9 @@
 
 use crate::common::{FakeTransport, PATIENCE, connect, provider, push, take, take_soon};
 use kestrel_core::transport::{Opening, Provider, Service, Transport};
+use kestrel_tests::{bed::Options, fake::fake_bed};
 use kestrel_verbs::{
-    RcProvider,
+    RcProvider, VerbsOptions,
     fake::{FakeDevice, FakeFabric, FakeOptions},
     verbs::Status,
 };
@@ -132,4 +133,43 @@ fn strays_hold_up_nobody() {
     to.disarm();
     push_surely(&mut from, 2, 8);
     assert_eq!(take_soon(&mut to), (PEER, 2, 8));
+}
+
+/// What comes back after a push that found no room is no reason to drop what was pushed.
+#[test]
+fn what_found_no_room_waits_though_there_is_some_by_now() {
+    let fabric = FakeFabric::default();
+    let [mut from, mut to] = pair(&fabric, Default::default());
+    push_surely(&mut from, 1, 8);
+    assert_eq!(take_soon(&mut to), (PEER, 1, 8));
+    fabric.hold(true);
+    while push(&mut from, PEER, 2, 512) {}
+    fabric.hold(false);
+    assert!(from.waits_for_itself(PEER));
+    assert!(push(&mut from, PEER, 2, 512), "its buffers are back");
+}
+
+/// What waits for a buffer goes as soon as there is one, and what is sent behind it as well.
+#[test]
+fn nothing_is_dropped_while_there_are_buffers() {
+    /// Send buffers that an endpoint has.
+    const BUFFERS: u64 = 64;
+    let (bed, fabric) = fake_bed(VerbsOptions::default());
+    let world = bed.world_with(3, &Options::datagrams());
+    for to in [1, 2] {
+        world.nodes[to].receive(8, None, 0);
+        world.nodes[0].endpoint.inject(&[1], to as u64).unwrap();
+        world.received(to).good();
+    }
+    let send = |to, context| world.nodes[0].endpoint.send(vec![0; 512], to, context).unwrap();
+    fabric.hold(true);
+    (0..=BUFFERS).for_each(|context| send(1, context));
+    fabric.hold(false);
+    // By this one all buffers come back.
+    send(2, BUFFERS + 1);
+    send(1, BUFFERS + 2);
+    assert_eq!(world.nodes[0].endpoint.dropped().unwrap().sent, 0);
+    let mut contexts: Vec<u64> = (0..BUFFERS + 3).map(|_| world.sent(0).context()).collect();
+    contexts.sort_unstable();
+    assert!(contexts.into_iter().eq(0..BUFFERS + 3));
 }

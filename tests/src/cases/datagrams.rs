@@ -13,6 +13,7 @@ use kestrel_core::{
     memory::Pieces,
     protocol::datagram::Dropped,
     transport::Provider,
+    wire::ENVELOPE_COST,
 };
 
 use crate::{
@@ -118,6 +119,20 @@ pub fn what_is_longer_is_refused<P: Provider>(bed: &Bed<P>) {
     world.nothing_more();
 }
 
+/// Receives all that is parked, and one more. How much it was.
+fn receive_all<P: Provider>(world: &World<P>, node: usize, length: usize) -> u64 {
+    let mut arrived = 0;
+    loop {
+        world.nodes[node].receive(length, None, 0);
+        world.poll(20);
+        if world.waiting(node).1 == 0 {
+            return arrived;
+        }
+        assert_eq!(world.received(node).good().length, length as u64);
+        arrived += 1;
+    }
+}
+
 /// Nobody waits for a receiver: what it does not take is dropped at either side, and counted.
 pub fn a_silent_receiver_stops_nobody<P: Provider>(bed: &Bed<P>) {
     const COUNT: u64 = 2000;
@@ -136,17 +151,7 @@ pub fn a_silent_receiver_stops_nobody<P: Provider>(bed: &Bed<P>) {
     world.poll(2000);
     let lost = dropped(&world.nodes[0]).sent + dropped(&world.nodes[1]).received;
     assert!(lost > 0, "so many are not held");
-    let mut arrived = 0;
-    loop {
-        world.nodes[1].receive(400, None, 0);
-        world.poll(20);
-        if world.waiting(1).1 == 0 {
-            break;
-        }
-        let done = world.received(1).good();
-        assert_eq!(done.length, 400);
-        arrived += 1;
-    }
+    let arrived = receive_all(&world, 1, 400);
     // What a device drops for want of a buffer nobody hears of.
     assert!(arrived > 0 && arrived + lost <= COUNT, "{arrived} arrived, {lost} were dropped");
     world.nodes[0].endpoint.inject(&[9], 1).unwrap();
@@ -169,6 +174,30 @@ pub fn each_peer_has_a_place_of_its_own<P: Provider>(bed: &Bed<P>) {
     let done = world.received(2).good();
     assert_eq!((done.context, done.source), (3, 1));
     same(&done.returned.unwrap(), &[1; 500], "the datagram of another peer");
+}
+
+/// What nobody receives is bounded for all senders together, and for each, also when they are gone.
+pub fn who_is_gone_leaves_no_more_than_its_place<P: Provider>(bed: &Bed<P>) {
+    let mut options = Options::datagrams();
+    options.domain.unexpected_budget = 100_000;
+    for (same, most) in [(false, options.domain.unexpected_budget), (true, 64 << 10)] {
+        let world = bed.world_with(1, &options);
+        for visit in 1..=8 {
+            let stranger = bed.stranger(&options);
+            options.endpoint.address = same.then(|| stranger.endpoint.address());
+            let to = stranger.vector.insert_one(world.nodes[0].endpoint.address()).unwrap();
+            for _ in 0..100 {
+                let _ = stranger.endpoint.inject(&[0; 500], to);
+                stranger.poll();
+                world.poll(1);
+            }
+            // What was received makes room for as much again. One receive was left the last time.
+            if visit % 4 == 0 {
+                let parked = receive_all(&world, 0, 500);
+                assert!((50..=most / (500 + ENVELOPE_COST) + 1).contains(&parked), "{parked}");
+            }
+        }
+    }
 }
 
 /// Sends to nobody complete, are counted, and keep nothing from anybody else.

@@ -246,18 +246,53 @@ pub fn a_loss_is_no_end<P: Provider>(bed: &Bed<P>) {
 pub fn a_loss_is_told_before_the_rest_is_read<P: Provider>(bed: &Bed<P>) {
     let (rude, acceptor, _listener) = rude(bed);
     let fd = acceptor.socket.descriptor().unwrap();
-    // A segment for every buffer that a stream has, and more.
-    let bytes = pattern(5, 80);
-    for (number, byte) in (0..).zip(&bytes) {
-        rude.endpoint.send_data(vec![*byte], 0, number, 1).unwrap();
-        rude.done(&[&acceptor]).good();
-    }
+    let bytes = many_segments(&rude, &acceptor);
     drop(rude);
     drive("the loss is noticed", &[], || acceptor.socket.send(b"late") == Err(SocketError::Reset));
     acceptor.socket.wait(Readiness::SEND, Some(PATIENCE)).unwrap();
     shows(fd, IN | OUT);
     assert_eq!(acceptor.receive_to_end(), (bytes, Err(SocketError::Reset)));
     shows(fd, IN | OUT | HANG_UP | ERROR);
+}
+
+/// Sends a segment for every buffer that a stream has, and more.
+fn many_segments<P: Provider>(rude: &End<P>, acceptor: &Stream<P>) -> Vec<u8> {
+    let bytes = pattern(5, 80);
+    for (number, byte) in (0..).zip(&bytes) {
+        rude.endpoint.send_data(vec![*byte], 0, number, 1).unwrap();
+        rude.done(&[acceptor]).good();
+    }
+    bytes
+}
+
+/// An end is no loss, though buffers were posted for what came before it when the stream was over.
+pub fn an_end_is_found_behind_what_waits<P: Provider>(bed: &Bed<P>) {
+    let (rude, acceptor, _listener) = rude(bed);
+    let fd = acceptor.socket.descriptor().unwrap();
+    let bytes = many_segments(&rude, &acceptor);
+    rude.endpoint.send_data(vec![], 0, bytes.len() as u64, 1).unwrap();
+    rude.done(&[&acceptor]).good();
+    rude.endpoint.shutdown().unwrap();
+    drive("the shutdown is noticed", &[&rude], || {
+        acceptor.socket.send(b"late") == Err(SocketError::Reset)
+    });
+    assert_eq!(acceptor.receive_to_end(), (bytes, Ok(())));
+    shows(fd, IN | OUT | HANG_UP);
+}
+
+/// Who goes on after the end of its stream is let go, and what it sends then is no part of it.
+pub fn nothing_is_received_behind_an_end<P: Provider>(bed: &Bed<P>) {
+    let (liar, acceptor, _listener) = rude(bed);
+    for (number, bytes) in [b"", &b"x"[..]].into_iter().enumerate() {
+        liar.endpoint.send_data(bytes.to_vec(), 0, number as u64, 1).unwrap();
+    }
+    drive("it is let go", &[&liar], || {
+        let received = acceptor.socket.receive(&mut [0; 8]);
+        assert!(matches!(received, Ok(0) | Err(SocketError::Again)), "{received:?}");
+        !liar.events.is_empty()
+    });
+    liar.sees_shutdown(&[]);
+    assert_eq!(acceptor.socket.receive(&mut [0; 8]), Ok(0));
 }
 
 /// Who sends what is no segment, or none that is the next, is let go.

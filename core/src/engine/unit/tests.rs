@@ -12,6 +12,7 @@ use crate::{
     memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
     mock::{MockOptions, MockProvider},
     operation::ReceivePost,
+    protocol::datagram::HELD_MAX,
     triggered::Deferrals,
 };
 use std::{
@@ -29,8 +30,12 @@ struct Node {
 
 impl Node {
     fn open(provider: &Arc<MockProvider>) -> Node {
+        Node::open_with(provider, EndpointOptions::default())
+    }
+
+    fn open_with(provider: &Arc<MockProvider>, options: EndpointOptions) -> Node {
         let domain = Domain::open(provider.clone(), DomainOptions::default()).unwrap();
-        let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+        let endpoint = Endpoint::open(&domain, options).unwrap();
         let queue = CompletionQueue::open(&domain, 0).unwrap();
         let vector = Arc::new(AddressVector::open(Default::default()).unwrap());
         endpoint.bind_address_vector(&vector).unwrap();
@@ -101,6 +106,24 @@ fn what_is_left_for_a_busy_owner_is_bounded() {
     assert!(post(0).is_ok() && post(1).is_ok(), "there are places again");
     unit.release();
     to.domain.close_memory(&region).unwrap();
+}
+
+/// As many wait for a peer that is not found as if the owner had sent them, and do not keep others out.
+#[test]
+fn datagrams_left_for_a_busy_owner_are_held_or_dropped() {
+    const COUNT: u64 = 100;
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    provider.delay_connections(usize::MAX);
+    let options = EndpointOptions { datagrams: true, ..EndpointOptions::default() };
+    let [from, to] = [(); 2].map(|()| Node::open_with(&provider, options.clone()));
+    let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
+    let unit = from.endpoint.unit().unwrap();
+    assert!(unit.ownership.try_acquire());
+    (0..COUNT).for_each(|context| from.endpoint.send(vec![0; 8], peer, context).unwrap());
+    unit.release();
+    let held = HELD_MAX as u64;
+    assert_eq!(from.endpoint.dropped().unwrap().sent, COUNT - held);
+    assert!(from.received().into_iter().eq(held..COUNT), "what is dropped is complete");
 }
 
 /// Its sender was told that it is done, and may make no progress from then on.
