@@ -34,7 +34,7 @@ RUNS = [
 def perf() -> Path:
     program = ROOT / "target" / "release" / "kestrel-perf"
     if not program.exists():
-        unavailable(f"{program} is not built (cargo build --release --workspace)")
+        unavailable(f"{program} is not built (cargo build --release -p kestrel-perf)")
     return program
 
 
