@@ -254,11 +254,8 @@ pub fn what_was_injected_survives_its_context<P: Provider>(bed: &Bed<P>) {
     receive.endpoint.receive(vec![0; 8], OTHER, COUNT).unwrap();
     assert_eq!(next(receive, &[&ours, &theirs]).good().context, COUNT);
     let bytes: Vec<_> = (0..COUNT).map(|seed| pattern(seed, LENGTH)).collect();
-    for bytes in &bytes {
-        while send.inject(bytes, OTHER) == Err(PostError::Again) {
-            ours.transmit[0].poll();
-        }
-    }
+    // As many as find room, which is for none of this length where packets are short.
+    let injected = bytes.iter().take_while(|bytes| send.inject(bytes, OTHER).is_ok()).count();
     theirs.transmit[0].endpoint.send(vec![8; 8], OTHER, 40).unwrap();
     std::thread::scope(|scope| {
         let closing = scope.spawn(|| send.close());
@@ -275,7 +272,7 @@ pub fn what_was_injected_survives_its_context<P: Provider>(bed: &Bed<P>) {
             };
             assert_eq!(received.context, 30);
         }
-        for (context, bytes) in bytes.iter().enumerate() {
+        for (context, bytes) in bytes[..injected].iter().enumerate() {
             receive.endpoint.receive(vec![0; LENGTH], OTHER, context as u64).unwrap();
             let received = next(receive, &all).good();
             assert_eq!(received.context, context as u64);
