@@ -45,6 +45,11 @@ impl Shortage {
         self.put_off.as_ref().is_some_and(|&(_, of)| of == peer)
     }
 
+    /// Whether it is to be said that a message waits: once.
+    pub(crate) fn tells(&mut self) -> bool {
+        !self.drops && !std::mem::replace(&mut self.told, true)
+    }
+
     /// Whether any event is put off.
     pub(crate) fn holds_event(&self) -> bool {
         self.put_off.is_some()
@@ -86,7 +91,7 @@ impl<T: Transport> Engine<T> {
     #[cold]
     fn lack_memory(&mut self, length: usize) {
         self.shortage.waits = true;
-        if !self.shortage.drops && !std::mem::replace(&mut self.shortage.told, true) {
+        if self.shortage.tells() {
             tracing::warn!(length, "no memory for an unexpected message: its sender waits");
         }
     }

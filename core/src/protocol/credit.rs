@@ -96,6 +96,10 @@ impl<T: Transport> Engine<T> {
         }
         flow.arrived -= cost;
         self.leave_for_the_moment();
+        if self.shortage.tells() {
+            let address = self.peers[peer as usize].address;
+            tracing::warn!(%address, "nobody has received what it left behind: what it sends waits");
+        }
         true
     }
 
