@@ -81,7 +81,6 @@ impl<T: Transport> Engine<T> {
 
     fn discard_sends(&mut self, why: &Cause) {
         self.silence_sends();
-        self.setup.transmit = Side::default();
         for peer in 0..self.peers.len() as PeerIndex {
             self.discard_queued(peer, why);
             self.discard_begun_remotes(peer, why);

@@ -175,7 +175,7 @@ impl Unexpected {
     /// Removes the message `id`.
     #[inline]
     pub(super) fn remove(&mut self, id: u32) {
-        assert!(!self.nodes.as_slice()[id as usize].is_vacant(), "message {id} is not parked");
+        assert!(self.holds(id), "message {id} is not parked");
         self.detach(id);
     }
 

@@ -55,7 +55,6 @@ impl<T: Transport> Engine<T> {
         if std::mem::replace(&mut send.is_shared, true) {
             return self.violation(peer, "it offered a share of a message twice");
         }
-        let send = &self.sends[index];
         let blocks = wanted.checked_div(block).map_or(0, |whole| whole + (wanted % block).min(1));
         let help = Help::new(claim as u8 as usize, (claim >> 8) as u16, blocks as u32)
             .filter(|_| blocks <= BLOCKS_MAX.into());
