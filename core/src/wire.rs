@@ -31,7 +31,7 @@ pub enum Kind {
     Finish = 5,
     /// A message that asked for it was delivered or matched. Word: operation. Words: `0`.
     Acknowledge = 6,
-    /// The endpoint closes. No words.
+    /// The endpoint closes. Word: what has come to it, as its transport says it, or 0. No words.
     Bye = 7,
     /// Bytes for a stretch of registered memory. Word: operation. Words: `key, address`.
     Write = 8,

@@ -288,6 +288,16 @@ impl<V: Verbs> Confirmation for Carrier<V> {
     fn confirmed(&self, peer: PeerIndex) -> u32 {
         self.reliable().map_or(0, |it| it.confirmed(peer))
     }
+
+    fn receipt(&mut self, peer: PeerIndex) -> u64 {
+        self.reliable_mut().map_or(0, |it| it.receipt(peer))
+    }
+
+    fn take_receipt(&mut self, peer: PeerIndex, receipt: u64) {
+        if let Some(it) = self.reliable_mut() {
+            it.take_receipt(peer, receipt);
+        }
+    }
 }
 
 impl<V: Verbs> Multicast for Carrier<V> {

@@ -46,6 +46,7 @@ mod path;
 pub mod provider;
 #[allow(unsafe_code)]
 mod rdma;
+mod receipt;
 #[allow(unsafe_code)]
 mod receive_pool;
 mod send_pool;
@@ -75,6 +76,7 @@ pub type VerbsTransport = Carrier<Rdma>;
 pub mod testing {
     pub use crate::{
         control::{private, proof, wire},
+        receipt::Receipt,
         receive_pool::BUFFER_BYTES,
     };
 }

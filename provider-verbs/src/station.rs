@@ -13,6 +13,7 @@ use kestrel_core::{auth_key::KeyNumber, ring::announced::Announced, transport::B
 use crate::{
     bell::EventBell,
     control::error::ConnectError,
+    receipt::Receipt,
     receive_pool::ReceivePool,
     verbs::{Agreement, Origin, PathEnd, Queues, RemoteMemory, Verbs},
 };
@@ -80,8 +81,8 @@ pub enum StationEvent<V: Verbs> {
     /// A queue pair that receives, of a connection that came to nothing, in error. A window was promised: the
     /// share tells the control thread how long it is held.
     Abandoned { queue_pair: V::QueuePair, share: Arc<()> },
-    /// The peer closed the connection, or its endpoint, after so many packets had come to it.
-    Closed { link: u64, received: u32 },
+    /// The peer closed the connection, or its endpoint.
+    Closed { link: u64, receipt: Receipt },
     /// The peer's process is gone, or its host.
     Lost { link: u64, reason: String },
     /// The connection manager says that the connection is over. If that is in order, the peer's

@@ -313,4 +313,12 @@ impl<N: Transport, F: Transport> Confirmation for Composite<N, F> {
     fn confirmed(&self, peer: PeerIndex) -> u32 {
         leaves!(&self, peer, it => it.confirmed(peer))
     }
+
+    fn receipt(&mut self, peer: PeerIndex) -> u64 {
+        comes!(&mut self, peer, it => it.receipt(peer))
+    }
+
+    fn take_receipt(&mut self, peer: PeerIndex, receipt: u64) {
+        leaves!(&mut self, peer, it => it.take_receipt(peer, receipt))
+    }
 }

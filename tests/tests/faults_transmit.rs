@@ -19,6 +19,7 @@ use kestrel_core::{
 use kestrel_tests::{
     bed::{Memory, Options, Send, World, open_vector, pattern, same},
     fake::fake_bed,
+    link::Link,
     scale::PATIENCE,
 };
 use kestrel_verbs::{
@@ -267,6 +268,40 @@ fn what_a_peer_had_got_when_it_closed_is_complete() {
             world.nothing_more();
         }
     }
+}
+
+/// Which of the two connections ends first is nothing to go by.
+#[test]
+fn what_a_peer_had_got_when_it_parted_is_complete() {
+    for length in LENGTHS {
+        let (world, fabric) = world();
+        let memory = Memory::from(pattern(1, length));
+        fabric.lose_acknowledgements(true);
+        send(&world, &memory, Flags::empty(), 1);
+        world.nodes[1].receive(length, None, 0);
+        world.received(1).good();
+        fabric.lose_acknowledgements(false);
+        fabric.fail_sends(1, Status::RETRIES_EXCEEDED);
+        world.nodes[1].send(vec![1], 0, None, 2);
+        world.sent(1).bad(Errno::CONNRESET);
+        assert_eq!(world.sent(0).good().context, 1);
+        world.nothing_more();
+    }
+}
+
+/// The connections stay until the other end lets go too, so that only a goodbye says what came.
+#[test]
+fn what_had_come_before_a_shutdown_is_complete() {
+    let (bed, fabric) = fake_bed(VerbsOptions::default());
+    let Link { caller, acceptor, listener: _listener } = Link::new(&bed);
+    fabric.lose_acknowledgements(true);
+    acceptor.endpoint.receive(vec![0; 8], 0, 1).unwrap();
+    caller.endpoint.send(vec![1; 8], 0, 2).unwrap();
+    assert_eq!(acceptor.done(&[&caller]).errno, None);
+    acceptor.endpoint.shutdown().unwrap();
+    let done = caller.done(&[&acceptor]);
+    assert_eq!((done.errno, done.context), (None, 2), "{done:?}");
+    caller.sees_shutdown(&[&acceptor]);
 }
 
 /// And what had not come is lost.

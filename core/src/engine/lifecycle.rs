@@ -11,12 +11,11 @@ use crate::{
     address::Address,
     auth_key::ONLY_KEY,
     error::{Cause, Errno},
-    memory::Piece,
     operation::Target,
     protocol::{receive::Posted, remote_access::several::Several, window::PeerWindow},
     tag_match::{STICKY, SourceIndex},
     transport::{PeerIndex, Transport, TransportEvent},
-    wire::{Head, Kind},
+    wire::Kind,
 };
 
 impl<T: Transport> Engine<T> {
@@ -295,7 +294,7 @@ impl<T: Transport> Engine<T> {
 
     pub(crate) fn say_bye_to(&mut self, peer: PeerIndex) {
         if self.peers[peer as usize].state == PeerState::Ready {
-            let _ = self.transport.push(peer, Head::new(Kind::Bye, 0), 0, &[], Piece::EMPTY);
+            let _ = self.push_bye(peer);
         }
     }
 }

@@ -356,7 +356,7 @@ impl<T: Transport> Engine<T> {
             Some(Kind::Wrote) => self.arrive_wrote(peer, arrival.word, self.transport.word(0)),
             Some(Kind::Finish) => self.arrive_finish(peer, arrival.word, self.transport.word(0)),
             Some(Kind::Acknowledge) => self.arrive_finish(peer, arrival.word, 0),
-            Some(Kind::Bye) => self.arrive_bye(peer),
+            Some(Kind::Bye) => self.arrive_bye(peer, word),
             Some(kind @ (Kind::Request | Kind::Accept | Kind::Reject | Kind::Established)) => {
                 self.arrive_control(peer, kind, head.flags, word, length);
             }

@@ -7,8 +7,10 @@
 use crate::{
     engine::Engine,
     flags::Flags,
+    memory::Piece,
     operation::SendStage,
     transport::{PeerIndex, Transport},
+    wire::{Head, Kind},
 };
 
 /// Whether a send is complete as soon as its buffer is free: it says so, or there is no completion
@@ -99,10 +101,19 @@ impl<T: Transport> Engine<T> {
         moved
     }
 
-    /// The peer says that it leaves. It has what it had to get, but not all of that needs to be
-    /// confirmed by now: the rest is known when it is, or when the connection has ended.
+    /// Says to a connected peer that we leave, and what of its packets came. Returns whether there was
+    /// room.
+    pub(crate) fn push_bye(&mut self, peer: PeerIndex) -> bool {
+        let receipt = self.transport.receipt(peer);
+        self.transport.push(peer, Head::new(Kind::Bye, 0), receipt, &[], Piece::EMPTY)
+    }
+
+    /// The peer says that it leaves, and what it has. More than that may have come to its device: the
+    /// rest is known when it is confirmed, or when the connection has ended.
     #[cold]
-    pub(crate) fn arrive_bye(&mut self, peer: PeerIndex) {
+    pub(crate) fn arrive_bye(&mut self, peer: PeerIndex, receipt: u64) {
+        self.transport.take_receipt(peer, receipt);
+        self.take_confirmed_of(peer);
         if self.shortage.puts_off(peer) {
             // What ends its lane is known, and comes next.
             return;

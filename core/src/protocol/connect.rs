@@ -416,10 +416,9 @@ impl<T: Transport> Engine<T> {
         };
         self.over = true;
         self.end_single_copy(peer);
-        let bye = Head::new(Kind::Bye, 0);
         let ready = self.peers[peer as usize].state == PeerState::Ready;
         // What was sent before is the peer's to read, so the lanes stay until it lets go.
-        let told = ready && self.transport.push(peer, bye, 0, &[], Piece::EMPTY);
+        let told = ready && self.push_bye(peer);
         let why = canceled_since("the connection was shut down");
         if self.peers[peer as usize].window.under_way > 0 {
             // Buffers are the application's again when their operations are canceled.

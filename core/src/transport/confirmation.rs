@@ -26,4 +26,14 @@ pub trait Confirmation {
     fn confirmed(&self, _peer: PeerIndex) -> u32 {
         0
     }
+
+    /// What has come from `peer`, in a word for its [`Self::take_receipt`]: who leaves says so, since
+    /// what would confirm it may be lost, and is not said again. 0 where nothing has to be said.
+    fn receipt(&mut self, _peer: PeerIndex) -> u64 {
+        0
+    }
+
+    /// `peer` says what has come to it, which [`Self::confirmed`] then tells. A word that is no receipt
+    /// of the connection that stands changes nothing.
+    fn take_receipt(&mut self, _peer: PeerIndex, _receipt: u64) {}
 }

@@ -50,6 +50,7 @@ pub use self::{
 use crate::{
     bell::EventBell,
     manager::Manager,
+    receipt::Receipt,
     station::StationShared,
     verbs::{Verbs, VerbsError},
 };
@@ -72,10 +73,10 @@ pub enum Command<V: Verbs> {
         to: SocketAddr,
         key: KeyNumber,
     },
-    /// End a connection in order. So many packets came to this end of it.
+    /// End a connection in order.
     HangUp {
         link: u64,
-        received: u32,
+        receipt: Receipt,
     },
     /// End a connection through the connection manager in a moment, if no [`Command::HangUp`]
     /// comes before: the word that says how is on its way.

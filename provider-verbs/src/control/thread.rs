@@ -29,7 +29,7 @@ use super::{
     socket::{self, Received, Socket},
     wire::Message,
 };
-use crate::{manager::ManagedId, station::StationEvent, verbs::Verbs};
+use crate::{manager::ManagedId, receipt::Receipt, station::StationEvent, verbs::Verbs};
 
 const EVENTS_AT_ONCE: usize = 64;
 /// After a panic, which is a bug: long enough not to spin, short enough to serve on.
@@ -242,7 +242,7 @@ impl<V: Verbs> ControlThread<V> {
                 Command::Connect { station, request, to, key } => {
                     self.ask_to_connect(station, request, to, key);
                 }
-                Command::HangUp { link, received } => self.end_link(link, Some(received)),
+                Command::HangUp { link, receipt } => self.end_link(link, Some(receipt)),
                 Command::HangUpSoon { link } => self.end_link_soon(link),
                 Command::Used { queue_pair } => self.queue_pair_used(queue_pair),
                 Command::Unregister { station, done } => {
@@ -280,7 +280,9 @@ impl<V: Verbs> ControlThread<V> {
         let _ = rustix::net::shutdown(&record.listener, rustix::net::Shutdown::Both);
         self.outgoing_of(station).into_iter().for_each(|id| drop(self.take_outgoing(id)));
         self.incoming_of(station).into_iter().for_each(|id| self.take_incoming(id));
-        self.links_of(station).into_iter().for_each(|id| self.end_link(id, Some(0)));
+        self.links_of(station)
+            .into_iter()
+            .for_each(|id| self.end_link(id, Some(Receipt::default())));
     }
 
     pub(super) fn outgoing_of(&self, station: u64) -> Vec<u64> {
@@ -328,7 +330,7 @@ impl<V: Verbs> ControlThread<V> {
             } else if self.incoming.contains_key(&id) {
                 self.incoming_timer(id);
             } else {
-                self.end_link(id, Some(0));
+                self.end_link(id, Some(Receipt::default()));
             }
         }
     }
@@ -401,8 +403,8 @@ impl<V: Verbs> ControlThread<V> {
         };
         let event = match socket::receive(socket, input) {
             Received::Nothing => return,
-            Received::Message(Message::End(received), _) => {
-                StationEvent::Closed { link: id, received }
+            Received::Message(Message::End(receipt), _) => {
+                StationEvent::Closed { link: id, receipt }
             }
             Received::Message(message, _) => {
                 let reason = format!("it said {message:?} on a connection that stands");
@@ -417,9 +419,9 @@ impl<V: Verbs> ControlThread<V> {
         self.end_link(id, None);
     }
 
-    /// Ends a connection, with a word if it is us who end it: how many packets came. Through the
+    /// Ends a connection, with a word if it is us who end it: what came. Through the
     /// connection manager there is none, and the receiver has written it where the sender looks.
-    pub(super) fn end_link(&mut self, id: u64, say: Option<u32>) {
+    pub(super) fn end_link(&mut self, id: u64, say: Option<Receipt>) {
         let Some(link) = self.links.remove(&id) else {
             return;
         };
@@ -429,9 +431,9 @@ impl<V: Verbs> ControlThread<V> {
         }
         match (link.line, say) {
             (Line::Tcp(socket, _), say) => {
-                if let Some(received) = say {
+                if let Some(receipt) = say {
                     // A peer that is gone need not hear it.
-                    let _ = socket::send(&socket, &Message::End(received).encode());
+                    let _ = socket::send(&socket, &Message::End(receipt).encode());
                 }
                 self.close(&socket);
             }

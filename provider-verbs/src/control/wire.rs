@@ -10,11 +10,12 @@ use thiserror::Error;
 
 use crate::{
     device::LinkLayer,
+    receipt::Receipt,
     verbs::{PathEnd, RemoteMemory, is_mtu},
 };
 
 /// The version of the handshake, above that of the packets.
-pub const VERSION: u16 = 2 << 8 | wire::VERSION;
+pub const VERSION: u16 = 3 << 8 | wire::VERSION;
 const _: () = assert!(wire::VERSION < 1 << 8);
 
 /// A version in words: of the handshake, and of the packets.
@@ -119,10 +120,9 @@ pub enum Message {
     Accept(Box<Accept>),
     Reject(RejectReason),
     Confirm,
-    /// The endpoint closes, or its end of the connection. How many packets came to that end,
-    /// wrapping: the device that would acknowledge them, if one of its acknowledgements was lost,
-    /// does not any more.
-    End(u32),
+    /// The endpoint closes, or its end of the connection. What came to it, be it on another connection
+    /// of the two.
+    End(Receipt),
 }
 
 impl Message {
@@ -169,7 +169,7 @@ impl Message {
             }
             Message::Reject(reason) => out.u32(*reason as u32),
             Message::Confirm => {}
-            Message::End(received) => out.u32(*received),
+            Message::End(receipt) => out.u64(receipt.to_word()),
         }
         let length = out.0.len() as u32;
         out.0[8..12].copy_from_slice(&length.to_le_bytes());
@@ -228,7 +228,7 @@ impl Message {
                 Message::Reject(reason.ok_or(WireError::Field { what, value: value.into() })?)
             }
             5 => Message::Confirm,
-            _ => Message::End(body.u32()),
+            _ => Message::End(Receipt::from_word(body.u64())),
         })
     }
 }
@@ -241,8 +241,9 @@ fn length_of(kind: u16) -> Option<usize> {
         1 => NONCE_BYTES,
         2 | 7 => 8 + ADDRESS + END + 4 + ADDRESS + 12 + 2 * NONCE_BYTES,
         3 => 8 + ADDRESS + END + 4 + NONCE_BYTES,
-        4 | 6 => 4,
+        4 => 4,
         5 => 0,
+        6 => 8,
         _ => return None,
     };
     Some(HEAD_BYTES + body)
@@ -442,7 +443,7 @@ mod tests {
             Message::Accept(Box::new(accept)),
             Message::Reject(RejectReason::Path),
             Message::Confirm,
-            Message::End(u32::MAX),
+            Message::End(Receipt { received: u32::MAX, credit_key: 7 }),
         ]
     }
 

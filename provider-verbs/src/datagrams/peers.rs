@@ -10,6 +10,7 @@ use kestrel_core::{
 use super::{HEAD_BYTES, UdTransport};
 use crate::{
     control::{Command, proof},
+    receipt::Receipt,
     station::{StationEvent, Way},
     verbs::Verbs,
 };
@@ -143,7 +144,7 @@ impl<V: Verbs> UdTransport<V> {
         let pass = self.pass_of(offer.incarnation, self.incarnation, offer.key);
         if self.passes.get(&pass).is_some_and(|other| *other != peer) {
             // It would take the other's datagrams for its own, and leave it unheard when it goes.
-            self.control.command(Command::HangUp { link: ticket, received: 0 });
+            self.control.command(Command::HangUp { link: ticket, receipt: Receipt::default() });
             let address = offer.address;
             let reason =
                 format!("{address} broke the protocol: it names itself as another peer does");
@@ -184,7 +185,7 @@ impl<V: Verbs> UdTransport<V> {
     fn end_link(&mut self, link: u64) {
         // Not there: it was the other side that ended it.
         if self.links.remove(&link).is_some() {
-            self.control.command(Command::HangUp { link, received: 0 });
+            self.control.command(Command::HangUp { link, receipt: Receipt::default() });
         }
     }
 

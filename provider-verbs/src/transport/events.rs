@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     control::{CREDIT_WRITES_MAX, Command},
+    receipt::Receipt,
     receive_pool::WINDOW_MIN,
     send_queue::SendQueue,
     station::{PeerIdentity, ReceiveEnd, SendEnd, StationEvent},
@@ -85,13 +86,11 @@ impl<V: Verbs> RcTransport<V> {
             }
             // Of endpoints of datagrams alone.
             StationEvent::Found { .. } | StationEvent::Heard { .. } => {}
-            StationEvent::Closed { link, received } => {
-                if let Some(&Owner::Send(peer)) = self.links.get(&link)
-                    && let Some(lane) = &mut self.peer(peer).send
-                {
-                    lane.confirm(received);
-                }
+            StationEvent::Closed { link, receipt } => {
                 if let Some(peer) = self.peer_of_link(link) {
+                    if let Some(lane) = &mut self.peer(peer).send {
+                        lane.take_receipt(receipt);
+                    }
                     self.tell(TransportEvent::Closed { peer });
                     self.learn_what_went();
                 }
@@ -195,7 +194,7 @@ impl<V: Verbs> RcTransport<V> {
             return;
         };
         if let Some(lane) = self.part_from_receiver(lane) {
-            self.end_link(lane.link, 0);
+            self.end_link(lane.link, self.receipt_for(peer));
             self.retire(lane.queue, Some(lane.credit), 0);
         }
         self.drop_window(peer);
@@ -209,7 +208,7 @@ impl<V: Verbs> RcTransport<V> {
         // What was handed out of it is gone with its connection; what was of another is not.
         self.current.take_if(|current| current.peer == peer);
         if let Some(lane) = self.part_from_sender(lane) {
-            self.end_link(lane.link, lane.received);
+            self.end_link(lane.link, lane.receipt());
             self.returned.extend(lane.buffers());
             self.retire(lane.queue, None, lane.window);
         }
@@ -217,21 +216,29 @@ impl<V: Verbs> RcTransport<V> {
         self.dismiss_guest(peer);
     }
 
-    fn end_link(&mut self, link: u64, received: u32) {
+    fn end_link(&mut self, link: u64, receipt: Receipt) {
         // Not there: it was the other side that ended it.
         if self.links.remove(&link).is_some() {
-            self.control.command(Command::HangUp { link, received });
+            self.control.command(Command::HangUp { link, receipt });
         }
     }
 
-    /// Tells all whose packets come here that it is over, and how many came.
-    pub(super) fn end_receive_links(&mut self) {
-        let lane_of = |peer: &Peer<V>| {
-            let lane = peer.receive.as_ref()?;
-            Some((lane.link, lane.received))
-        };
-        let ends: Vec<_> = self.peers.iter().filter_map(lane_of).collect();
-        ends.into_iter().for_each(|(link, received)| self.end_link(link, received));
+    /// What came from a peer.
+    pub(super) fn receipt_for(&self, peer: PeerIndex) -> Receipt {
+        let lane = self.peers.get(peer as usize).and_then(|peer| peer.receive.as_ref());
+        lane.map_or(Receipt::default(), ReceiveLane::receipt)
+    }
+
+    /// Tells all peers that it is over, and what came from them: on both connections, since either may
+    /// be heard of first.
+    pub(super) fn end_links(&mut self) {
+        for peer in 0..self.peers.len() as PeerIndex {
+            let receipt = self.receipt_for(peer);
+            let Peer { send, receive, .. } = &self.peers[peer as usize];
+            let links =
+                [send.as_ref().map(|lane| lane.link), receive.as_ref().map(|lane| lane.link)];
+            links.into_iter().flatten().for_each(|link| self.end_link(link, receipt));
+        }
     }
 
     /// A queue pair that is no longer used goes into error, and some time later away.

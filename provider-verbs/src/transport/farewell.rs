@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     control::{Command, LAST_WORD_MAX},
+    receipt::Receipt,
     receive_pool::BUFFER_BYTES,
     send_pool::SendPool,
     send_queue::SendQueue,
@@ -99,7 +100,7 @@ impl<V: Verbs> RcTransport<V> {
             {
                 retired.saying = None;
                 retired.until = now + RETIRED_FOR;
-                self.control.command(Command::HangUp { link, received: 0 });
+                self.control.command(Command::HangUp { link, receipt: Receipt::default() });
                 retired.queue.fail();
             }
         }
@@ -228,7 +229,7 @@ impl<V: Verbs> Drop for RcTransport<V> {
         }
         self.linger();
         self.say_last_words();
-        self.end_receive_links();
+        self.end_links();
         self.control.unregister(self.station);
         // Queue pairs go before the buffers that they use.
         self.peers.clear();

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use crate::{
     control::{CREDIT_WRITES_MAX, SENDS_MAX},
+    receipt::Receipt,
     receive_pool::{BufferIndex, WINDOW_MAX, WINDOW_MIN},
     send_pool::SendPool,
     send_queue::SendQueue,
@@ -79,8 +80,15 @@ impl<V: Verbs> SendLane<V> {
         }
     }
 
-    /// The peer says that so many packets came to it. It may lie, to its own loss.
-    pub fn confirm(&mut self, received: u32) {
+    /// The peer says what came to it. It may lie, to its own loss.
+    pub fn take_receipt(&mut self, receipt: Receipt) {
+        if receipt.credit_key == self.credit.remote_key() {
+            self.confirm(receipt.received);
+        }
+    }
+
+    /// So many packets came to the peer.
+    fn confirm(&mut self, received: u32) {
         let left = self.sent.wrapping_sub(received);
         // Packets are numbered, and requests; those behind the last probe are that much apart.
         let behind_probe = left < self.sent.wrapping_sub(self.sent_before_probe);
@@ -297,6 +305,11 @@ impl<V: Verbs> ReceiveLane<V> {
             self.window - (self.window - WINDOW_MIN) / 4
         };
         wanted.clamp(WINDOW_MIN.max(left), WINDOW_MAX)
+    }
+
+    /// What came.
+    pub fn receipt(&self) -> Receipt {
+        Receipt { received: self.received, credit_key: self.credit.key }
     }
 
     /// The credit words.

@@ -44,6 +44,7 @@ use self::{
 use crate::{
     bell::EitherBell,
     control::{Command, Control},
+    receipt::Receipt,
     receive_pool::{BUFFER_BYTES, BufferIndex},
     send_pool::SendPool,
     station::{ReceiveEnd, StationShared},
@@ -381,6 +382,17 @@ impl<V: Verbs> Confirmation for RcTransport<V> {
 
     fn confirmed(&self, peer: PeerIndex) -> u32 {
         self.send_lane(peer).map_or(0, |lane| lane.confirmed)
+    }
+
+    fn receipt(&mut self, peer: PeerIndex) -> u64 {
+        while self.poll_receives() {}
+        self.receipt_for(peer).to_word()
+    }
+
+    fn take_receipt(&mut self, peer: PeerIndex, receipt: u64) {
+        if let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.send.as_mut()) {
+            lane.take_receipt(Receipt::from_word(receipt));
+        }
     }
 }
 

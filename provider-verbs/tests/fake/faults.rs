@@ -13,7 +13,7 @@ use crate::common::{
 };
 use kestrel_core::{
     error::Errno,
-    transport::{Provider, Transport, TransportEvent, Windows as _},
+    transport::{Confirmation as _, Provider, Transport, TransportEvent, Windows as _},
     window::Access,
 };
 use kestrel_verbs::{
@@ -42,6 +42,33 @@ fn a_stream_never_finds_a_receiver_without_a_buffer() {
         stream(&mut one, &mut other, 0, 5000);
         assert_eq!(fabric.tally().not_ready, 0);
     }
+}
+
+/// Who says what came may lie, or speak of another connection.
+#[test]
+fn only_a_receipt_of_the_connection_confirms() {
+    let fabric = FakeFabric::default();
+    let provider = provider(&fabric, FakeOptions::default());
+    let mut senders = [open(&provider), open(&provider)];
+    let mut receiver = open(&provider);
+    fabric.lose_acknowledgements(true);
+    for (peer, sender) in (0..).zip(&mut senders) {
+        connect(sender, &mut receiver, peer);
+        assert!(push(sender, peer, 0, 100));
+        take_soon(&mut receiver);
+    }
+    let [own, other] = [0, 1].map(|peer| receiver.receipt(peer));
+    let [sender, _] = &mut senders;
+    let (before, pushed) = (sender.confirmed(0), sender.pushed(0));
+    for receipt in [0, 1, other, own + 1, own + u64::from(u32::MAX / 2), !own, u64::MAX] {
+        sender.take_receipt(0, receipt);
+        assert_eq!(sender.confirmed(0), before, "{receipt:#x}");
+    }
+    sender.take_receipt(7, own);
+    sender.take_receipt(0, own);
+    assert_eq!(sender.confirmed(0), pushed);
+    assert_ne!(before, pushed);
+    fabric.lose_acknowledgements(false);
 }
 
 #[test]

@@ -22,7 +22,7 @@ use kestrel_verbs::{
     device::LinkLayer,
     fake::{FakeFabric, FakeOptions},
     testing::{
-        BUFFER_BYTES,
+        BUFFER_BYTES, Receipt,
         proof::{self, Speaker},
         wire::{Accept, Hello, Message, RejectReason},
     },
@@ -171,7 +171,7 @@ fn a_connection_that_ends_is_told_from_one_that_is_closed() {
         raw.say(&Message::Confirm.encode());
         adopt(&mut scene.victim, 3);
         if in_order {
-            raw.say(&Message::End(0).encode());
+            raw.say(&Message::End(Receipt::default()).encode());
         }
         drop(raw);
         match (event(&mut scene.victim), in_order) {
@@ -347,7 +347,7 @@ fn a_listener_of_another_version_is_named() {
         wait_for_end(socket);
     });
     assert_eq!(reason.errno, Errno::OPNOTSUPP);
-    assert!(reason.reason.contains("speaks version 2.99 "), "{}", reason.reason);
+    assert!(reason.reason.contains("speaks version 3.99 "), "{}", reason.reason);
 }
 
 #[test]

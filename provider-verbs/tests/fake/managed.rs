@@ -301,7 +301,7 @@ fn a_wrong_answer_is_an_error_that_says_so() {
         bytes[4] = 99;
         id.answer(9, &bytes).unwrap();
     });
-    assert!(version.reason.contains("speaks version 2.99 "), "{}", version.reason);
+    assert!(version.reason.contains("speaks version 3.99 "), "{}", version.reason);
     for reason in [RejectReason::Key, RejectReason::Resources, RejectReason::Path] {
         let refused = connect_to(move |_, id, _| id.refuse(&encode_refusal(reason)).unwrap());
         assert!(refused.reason.contains(&reason.to_string()), "{}", refused.reason);
