@@ -82,8 +82,9 @@ pub fn discover(hints: Option<&Hints>) -> Result<Vec<Info>, DiscoveryError> {
 
 /// As [`discover`], with an address: the peer's, or ours if `source` is set.
 ///
-/// A peer's service without a node stands for this host, 127.0.0.1: that is where
-/// endpoints are that ask for no address. Our own without a node is for any address that there
+/// A peer's service without a node stands for this host, 127.0.0.1: that is where endpoints of shared
+/// memory alone are that ask for no address. Those on a domain with a device are at the device's: its
+/// address is the node to name then. Our own without a node is for any address that there
 /// is: the device's, or 127.0.0.1 where there is shared memory alone. Endpoints of one host find each
 /// other by address and port exactly as they were given, within one network namespace.
 ///

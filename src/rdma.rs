@@ -182,10 +182,10 @@ fn choose(all: &[Device], name: &str, host: &Host) -> Result<Vec<RdmaDevice>, Ca
     }
     let names: Vec<_> = all.iter().map(|device| device.name.as_str()).collect();
     let names = names.join(", ");
-    Err(no_device(if all.iter().any(|device| named(&device)) {
-        format!("none of {names} has an active port with an address")
-    } else {
-        format!("FI_KESTREL_DEVICE={name}: there is no such device; there are {names}")
+    Err(no_device(match all.iter().any(|device| named(&device)) {
+        true if name.is_empty() => format!("none of {names} has an active port with an address"),
+        true => format!("FI_KESTREL_DEVICE={name}: it has no active port with an address"),
+        false => format!("FI_KESTREL_DEVICE={name}: there is no such device; there are {names}"),
     }))
 }
 

@@ -38,7 +38,7 @@ impl ClaimedCore {
         claim().map(|name| ClaimedCore { _name: name }).map_err(|errno| {
             let reason = match errno {
                 rustix::io::Errno::ADDRINUSE => {
-                    format!("core {core} is claimed by another kestrel process of this host")
+                    format!("core {core} is claimed by another domain, of this process or another")
                 }
                 errno => format!("cannot claim core {core}: {errno}"),
             };

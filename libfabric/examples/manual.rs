@@ -42,10 +42,11 @@ address of IP over InfiniBand, where librdmacm is installed. At most
 .SH LIMITATIONS
 Collectives and device memory are not supported: hints that ask for them find nothing, and calls
 answer \-FI_ENOSYS.
+Message prefixes (FI_MSG_PREFIX) are never asked for, and endpoints connect to those of kestrel alone.
 .SH RUNTIME PARAMETERS
 .I fi_info \-e
-lists them with their values. A value that cannot be used is named in libfabric's log,
-with what is allowed.
+lists them with their values. Numbers may end in K, M or G (or KiB, MiB, GiB): powers of 1024. A value
+that cannot be used is named in libfabric's log, with what is allowed.
 "#;
 
 const AFTER: &str = r#".SH TROUBLESHOOTING

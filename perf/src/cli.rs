@@ -17,7 +17,8 @@ pub const LISTEN_DEFAULT: &str = "0.0.0.0:7471";
 /// Microbenchmarks of kestrel beside the physical floor.
 ///
 /// Without arguments: the whole suite on shared memory in less than a minute,
-/// a table at the end, and kestrel-perf.html and kestrel-perf.json beside it.
+/// a table at the end, and kestrel-perf.html and kestrel-perf.json beside it. A flag
+/// that a subcommand does not use is refused.
 #[derive(Debug, Parser)]
 #[command(name = "kestrel-perf", version, disable_help_subcommand = true)]
 pub struct Cli {
@@ -177,7 +178,7 @@ pub struct Flags {
     /// Write the report as a page with plots
     #[arg(long, global = true, value_name = "PATH")]
     pub html: Option<String>,
-    /// Be the first of two ranks, and wait for the second
+    /// Be the first of two ranks, and wait a minute for the second (default: 0.0.0.0:7471)
     #[arg(long, global = true, num_args = 0..=1, default_missing_value = LISTEN_DEFAULT, value_name = "HOST:PORT",
           value_parser = host_and_port, conflicts_with = "connect")]
     pub listen: Option<String>,

@@ -2,12 +2,13 @@
 
 mod ports;
 
+use crate::fabric;
 use crate::floor::Task;
 use crate::machine::{self, read};
 use crate::measure::Work;
 use crate::session::Session;
 use crate::units;
-use kestrel_shm::copy::{Copier, Routine};
+use kestrel_shm::copy::Routine;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -138,7 +139,8 @@ fn distance(session: &mut Session, cores: &[usize]) -> Finding {
             Mark::Note,
             "distance",
             found,
-            "the cores are far apart (another socket or cluster): choose neighbours with --cores",
+            "the cores are far apart (another socket or cluster): choose neighbours with --cores, if \
+             there are any",
         )
     } else if machine::is_virtual() {
         finding(
@@ -154,9 +156,11 @@ fn distance(session: &mut Session, cores: &[usize]) -> Finding {
 
 fn copy_routines() -> Finding {
     let available: Vec<&str> = Routine::available().into_iter().map(Routine::name).collect();
-    let chosen =
-        Copier::choose("auto").map_or_else(|error| error.to_string(), |copier| copier.to_string());
-    let found = format!("{chosen} (in/out of shared memory); available: {}", available.join(", "));
+    let found = format!(
+        "{} (in/out of shared memory); available: {}",
+        fabric::copy_routine(),
+        available.join(", ")
+    );
     finding(Mark::Good, "copy routine", found, "")
 }
 

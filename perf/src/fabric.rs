@@ -20,6 +20,7 @@ use kestrel_core::info::{ApiVersion, MemoryRegionMode, Progress};
 use kestrel_core::memory::{Piece, Pieces};
 use kestrel_core::memory_region::MemoryRegion;
 use kestrel_core::operation::{ReceivePost, SendPost};
+use kestrel_shm::copy::Copier;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -29,6 +30,17 @@ pub struct FabricOptions {
     /// `auto`, `shm` or `verbs`.
     pub provider: String,
     pub automatic_progress: bool,
+}
+
+/// What copies longer messages over shared memory, as the settings have it.
+pub fn copy_routine() -> String {
+    let chosen = kestrel::settings::from_environment().map_err(|error| error.to_string());
+    let chosen = chosen.and_then(|config| {
+        Copier::choose(config.copy)
+            .map(|copier| copier.to_string())
+            .map_err(|error| error.to_string())
+    });
+    chosen.unwrap_or_else(|reason| reason)
 }
 
 /// What discovery and the settings say of a side that is opened: as the facade and the C door have it.

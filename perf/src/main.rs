@@ -220,14 +220,12 @@ fn setup(session: &Session, leader: &Leader) -> Vec<(String, String)> {
         None => "measured alternately, by the same processes".to_owned(),
         Some(reason) => format!("none ({reason})"),
     };
-    let copier = kestrel_shm::copy::Copier::choose("auto")
-        .map_or_else(|error| error.to_string(), |copier| copier.to_string());
     [
         ("ranks", leader.how.clone()),
         ("cores", format!("{:?}", session.cores_of_pair())),
         ("provider", format!("{}, {progress} progress", fabric.provider)),
         ("settings", settings()),
-        ("copy routine", copier),
+        ("copy routine", fabric::copy_routine()),
         ("floor", floor),
     ]
     .into_iter()

@@ -49,7 +49,7 @@ pub const LANE_BYTES: usize = LANE_HEAD_BYTES + LANE_CHUNK_BYTES;
 /// The smallest pool that is accepted from a peer.
 pub const POOL_BYTES_MIN: usize = 4 << 10;
 /// The largest pool that is accepted from a peer.
-pub const POOL_BYTES_MAX: usize = 64 << 30;
+pub const POOL_BYTES_MAX: usize = kestrel_core::config::CHUNKS_BYTES_MAX;
 
 /// No page is smaller, and what passes between processes has a multiple of it. Units: bytes.
 pub(crate) const PAGE_BYTES: usize = 4 << 10;

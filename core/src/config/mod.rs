@@ -112,6 +112,8 @@ const CONNECT_BY: &[&str] = &["auto", "tcp", "rdma_cm"];
 const AUTO_ON_OFF: &[&str] = &["auto", "on", "off"];
 const LANE_CHUNKS: &[&str] = &["auto", "on", "turns", "off"];
 const COPY: &[&str] = &["auto", "memcpy", "rep-movsb", "avx2", "avx512", "graded"];
+/// What the shared chunks of an endpoint have together, at most. Units: bytes.
+pub const CHUNKS_BYTES_MAX: usize = 64 << 30;
 const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
 /// All parameters, in the order of the manual page.
@@ -143,7 +145,7 @@ pub static PARAMETERS: [Parameter; 20] = [
         default: "",
         unit: Unit::None,
         help: "Cores for threads that make progress by spinning, as in 2,4-7. Each domain with \
-               automatic progress takes the first that nobody on the host has; one that finds none \
+               automatic progress takes the first that nobody in its network namespace has; one that finds none \
                has a thread that sleeps. Empty: all have.",
         store: |config, value| config.cores = value.cores(),
     },
@@ -171,7 +173,7 @@ pub static PARAMETERS: [Parameter; 20] = [
         kind: Kind::Integer { min: 4, max: 65_536 },
         default: "64",
         unit: Unit::None,
-        help: "How many shared chunks an endpoint has, for all its peers together.",
+        help: "How many shared chunks an endpoint has, for all its peers together: 64 GiB of them at most.",
         store: |config, value| config.chunk_count = value.size(),
     },
     Parameter {
@@ -249,7 +251,7 @@ pub static PARAMETERS: [Parameter; 20] = [
         default: "1500",
         unit: Unit::Milliseconds,
         help: "How long an RDMA peer may leave packets unanswered, at least, before its connection \
-               fails; the device may take up to twice as long. It sends seven times meanwhile: longer \
+               fails; a device may take up to four times as long. It sends seven times meanwhile: longer \
                values outlast longer outages, and take longer to repeat a packet that was lost.",
         store: |config, value| config.peer_timeout_ms = value.integer(),
     },
@@ -433,17 +435,22 @@ impl Config {
         if errors.is_empty() { Ok(config) } else { Err(errors) }
     }
 
-    /// Over shared memory a target's processor plays, and neither it nor a device would see the
-    /// other's operations as atomic.
     fn contradiction(&self) -> Option<ConfigError> {
-        let parameter = PARAMETERS.iter().find(|each| each.name == "FI_KESTREL_NIC_ATOMICS")?;
-        (self.nic_atomics && self.transport != TransportChoice::Verbs).then(|| ConfigError {
-            name: parameter.name,
-            value: NIC_ATOMICS[1].to_owned(),
-            reason: "it needs FI_KESTREL_TRANSPORT=verbs, since peers of this host would be \
-                     reached past the device",
-            allowed: parameter.allowed(),
-            default: parameter.default,
-        })
+        let (name, value, reason) = if self.nic_atomics && self.transport != TransportChoice::Verbs
+        {
+            // Over shared memory a target's processor plays, and neither it nor a device would see the
+            // other's operations as atomic.
+            let reason = "it needs FI_KESTREL_TRANSPORT=verbs, since peers of this host would be \
+                          reached past the device";
+            ("FI_KESTREL_NIC_ATOMICS", NIC_ATOMICS[1].to_owned(), reason)
+        } else if self.chunk_size * self.chunk_count > CHUNKS_BYTES_MAX {
+            let reason = "so many chunks of FI_KESTREL_CHUNK_SIZE have more than 64 GiB";
+            ("FI_KESTREL_CHUNK_COUNT", self.chunk_count.to_string(), reason)
+        } else {
+            return None;
+        };
+        let parameter = PARAMETERS.iter().find(|each| each.name == name)?;
+        let (allowed, default) = (parameter.allowed(), parameter.default);
+        Some(ConfigError { name, value, reason, allowed, default })
     }
 }

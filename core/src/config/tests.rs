@@ -141,3 +141,18 @@ fn the_table_is_in_good_order() {
     assert_eq!(PARAMETERS[4].allowed(), "a power of two from 4096 to 4194304 bytes");
     assert!(PARAMETERS[2].describe().contains("default: none"));
 }
+
+/// More than a peer would take is refused by the names of what asks for it.
+#[test]
+fn chunks_have_so_many_bytes_together() {
+    let with = |count: &str| {
+        Config::from_lookup(|name| match name {
+            "FI_KESTREL_CHUNK_SIZE" => Some("4M".to_owned()),
+            "FI_KESTREL_CHUNK_COUNT" => Some(count.to_owned()),
+            _ => None,
+        })
+    };
+    assert!(with("16K").is_ok());
+    let told = with("16385").unwrap_err().iter().map(ToString::to_string).collect::<String>();
+    assert!(told.contains("FI_KESTREL_CHUNK_COUNT=16385: so many chunks of"), "{told}");
+}

@@ -160,7 +160,7 @@ fn parse_number(text: &str) -> Result<u64, &'static str> {
         "k" | "kib" => 10,
         "m" | "mib" => 20,
         "g" | "gib" => 30,
-        _ => return Err("it is no number"),
+        _ => return Err("behind its digits stands none of K, M and G"),
     };
     // Digits alone, so an error means too many of them.
     let number: u64 = digits.parse().map_err(|_| "it is too large")?;
@@ -235,8 +235,12 @@ mod tests {
         ] {
             assert_eq!(parse_number(text), Ok(number), "{text}");
         }
-        for text in ["", "k", "-1", "+1", "1.5", "1 k", "1kb", "0x10", "1T"] {
+        for text in ["", "k", "-1", "+1"] {
             assert_eq!(parse_number(text), Err("it is no number"), "{text}");
+        }
+        for text in ["1.5", "1 k", "1kb", "0x10", "1T"] {
+            let none = "behind its digits stands none of K, M and G";
+            assert_eq!(parse_number(text), Err(none), "{text}");
         }
         assert_eq!(parse_number("18446744073709551616"), Err("it is too large"));
         assert_eq!(parse_number("17179869184G"), Err("it is too large"));
