@@ -159,7 +159,8 @@ fn cost_of(
 }
 
 /// The pages that this process has in memory, its share of those that it maps several times. Without those
-/// that were given back to the heap: what takes them next would cost nothing.
+/// that were given back to the heap: what takes them next would cost nothing. And without those of files,
+/// programs among them, which a kernel that is short of memory takes away.
 fn held_bytes() -> Option<f64> {
     #[cfg(target_env = "gnu")]
     // SAFETY: it gives back pages that nobody has.
@@ -169,10 +170,20 @@ fn held_bytes() -> Option<f64> {
     // Mapping for mapping: the kernel's own sum (`smaps_rollup`) of Linux 6.1 leaves out mappings, megabytes of
     // them, when another thread maps memory meanwhile.
     let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
-    let shares = smaps.lines().filter_map(|line| line.strip_prefix("Pss:"));
-    let kib: f64 = shares
-        .map(|kib| kib.trim().trim_end_matches(" kB").parse::<f64>().ok())
-        .sum::<Option<_>>()?;
+    let (mut kib, mut is_files) = (0.0, false);
+    for line in smaps.lines() {
+        match line.strip_prefix("Pss:") {
+            Some(share) if !is_files => {
+                kib += share.trim().trim_end_matches(" kB").parse::<f64>().ok()?;
+            }
+            Some(_) => {}
+            // A mapping begins with its addresses and ends with its path; a property's name ends with a colon.
+            None if line.split(' ').next().is_some_and(|word| !word.ends_with(':')) => {
+                is_files = line.contains(" /") && !line.contains(" /memfd:");
+            }
+            None => {}
+        }
+    }
     Some(kib * 1024.0).filter(|bytes| *bytes > 0.0)
 }
 
