@@ -61,6 +61,9 @@ bitflags::bitflags! {
     }
 }
 
+/// The two families of messages.
+pub const FAMILY: Flags = Flags::TAGGED.union(Flags::MSG);
+
 impl Flags {
     /// Whether who has these capabilities may post receives of `family` for one source: where not, "this
     /// field is ignored" (fi_tagged(3)).

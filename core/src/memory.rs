@@ -221,6 +221,16 @@ impl Pieces<'_> {
         }
     }
 
+    /// Where the first piece is; if that is nowhere, where the first byte is.
+    pub fn start(&self) -> *const u8 {
+        let first = match self {
+            Pieces::One(piece) => *piece,
+            Pieces::Many(pieces) => pieces.first().copied().unwrap_or(Piece::EMPTY),
+        };
+        let first = first.as_ptr();
+        if first.is_null() { self.contiguous(0, usize::MAX).as_ptr() } else { first }
+    }
+
     /// Calls `visit` for each contiguous part of `length` bytes from `offset` on, with how many
     /// of these bytes lie before it.
     #[inline(always)]

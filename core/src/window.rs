@@ -7,7 +7,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{flags::Flags, memory::Piece};
+use crate::{engine::permitted::Permitted, flags::Flags, memory::Piece};
 
 /// What one end of a window says of itself: the transport's own, carried by core.
 pub type Invitation = [u64; 4];
@@ -158,11 +158,19 @@ pub struct Access {
 }
 
 impl Access {
-    /// What these flags allow. What fetches and changes reads and writes.
-    pub fn of(flags: Flags, atomics: bool) -> Access {
-        let (read, write) =
-            (flags.contains(Flags::REMOTE_READ), flags.contains(Flags::REMOTE_WRITE));
-        Access { read, write, atomic: atomics && read && write }
+    /// What an adapter may do of what is permitted. What fetches and changes reads and writes.
+    pub fn of(permitted: Permitted) -> Access {
+        let (read, write) = (Flags::REMOTE_READ, Flags::REMOTE_WRITE);
+        Access {
+            read: permitted.rma.contains(read),
+            write: permitted.rma.contains(write),
+            atomic: permitted.atomics.contains(read | write),
+        }
+    }
+
+    /// Whether it is any.
+    pub fn is_any(self) -> bool {
+        self.read || self.write || self.atomic
     }
 }
 
@@ -322,7 +330,7 @@ impl Lease {
             atomic: word & 1 << 35 != 0,
         };
         let remote_key = word as u32;
-        let some = access.read || access.write;
+        let some = access.is_any();
         some.then_some(Lease { base, length, address, remote_key, access })
     }
 }

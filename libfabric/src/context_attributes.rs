@@ -9,7 +9,7 @@ use kestrel_core::{
     error::Errno,
     flags::Flags,
     info::{
-        self, ApiVersion, EndpointType, Hints, ReceiveAttributes, ReceiveHints, Rejection,
+        self, ApiVersion, EndpointType, Hints, Mode, ReceiveAttributes, ReceiveHints, Rejection,
         TransmitAttributes, TransmitHints,
     },
 };
@@ -52,6 +52,10 @@ impl Whole<'_> {
         let mut wide = self.info.clone();
         // It is no part of what its domain was opened for, and inherits no flags.
         (wide.transmit.op_flags, wide.receive.op_flags) = (Flags::empty(), Flags::empty());
+        // Receives that are shared have buffers, whatever its domain was opened for.
+        for mode in [&mut wide.mode, &mut wide.receive.mode] {
+            mode.remove(Mode::BUFFERED_RECV);
+        }
         let offered = |kind, caps| {
             let mut hints = self.hints();
             (hints.caps, hints.endpoint.kind) = (caps, kind);
@@ -82,8 +86,12 @@ impl Whole<'_> {
     pub unsafe fn shared_transmit(&self, attr: *mut TxAttr) -> Result<info::Info, Failure> {
         // SAFETY: the caller vouches for it.
         let asked = unsafe { versioned::read(attr, self.version) };
-        let asked = asked.map(|attr| hints::transmit(&attr).caps);
-        let wide = self.widened(asked.unwrap_or_default())?;
+        let asked = asked.map(|attr| hints::transmit(&attr)).unwrap_or_default();
+        let mut wide = self.widened(asked.caps)?;
+        if let Some(class) = asked.traffic_class {
+            // Endpoints that share it have an address, and a class, of their own.
+            wide.transmit.traffic_class = class;
+        }
         // SAFETY: as above.
         unsafe { Whole { info: &wide, ..*self }.transmit(attr) }
     }

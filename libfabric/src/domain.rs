@@ -68,7 +68,9 @@ impl State {
             let reason = "the domain was opened with FI_AV_AUTH_KEY: an endpoint has no key itself";
             return Err(Failure::new(Errno::INVAL, reason));
         }
-        if vector_keys && endpoint.endpoint.kind == EndpointType::Msg {
+        if vector_keys
+            && matches!(endpoint.endpoint.kind, EndpointType::Msg | EndpointType::SockStream)
+        {
             let reason = "a connected endpoint has no address vector that its keys could be in";
             return Err(Failure::new(Errno::INVAL, reason));
         }

@@ -11,9 +11,8 @@ use kestrel_core::{
     address::{Address, AddressFormat},
     bind_count::BindCount,
     config::Config,
-    endpoint::{DefaultFlags, OptionName},
+    endpoint::{DefaultFlags, EndpointOptions, OptionName},
     error::Errno,
-    flags::Flags,
     info::{self, ApiVersion},
 };
 
@@ -133,12 +132,12 @@ pub unsafe extern "C" fn open(
         parent.settle(&mut info)?;
         let in_use = Use::of(&parent.uses)?;
         let endpoint = objects::open_scalable_endpoint(&parent.domain, &info)?;
-        let capabilities = endpoint.options().capabilities;
+        let limits = Limits::of(&info, endpoint.options());
         let state = State {
             defaults: DefaultFlags::of(endpoint.options()),
             endpoint,
             is_alias: false,
-            limits: Limits::of(&info, capabilities),
+            limits,
             info,
             config: parent.config.clone(),
             version: parent.version,
@@ -170,8 +169,8 @@ impl Aliased for FidSep {
     fn defaults(state: &State) -> &DefaultFlags {
         &state.defaults
     }
-    fn capabilities(state: &State) -> Flags {
-        state.endpoint.options().capabilities
+    fn options(state: &State) -> &EndpointOptions {
+        state.endpoint.options()
     }
     fn alias(state: &State, fid: &Fid, defaults: DefaultFlags) -> Result<*mut Self, Failure> {
         let other = State {

@@ -223,6 +223,7 @@ macro_rules! conformance {
                 other_keys_do_not_talk,
                 what_is_bound_twice_is_refused,
                 a_side_can_what_its_own_attributes_say,
+                what_nobody_can_receive_is_refused,
                 a_domains_class_is_the_default,
                 another_domains_objects_are_refused,
                 enabling_needs_queues_and_a_vector,
@@ -249,6 +250,7 @@ macro_rules! conformance {
                 a_strangers_remote_data_is_told,
                 a_strangers_key_is_called_what_the_user_said,
                 who_has_no_name_yet_is_no_stranger,
+                a_peek_finds_what_a_stranger_sent,
                 a_receive_context_tells_of_strangers;
             load:
                 a_full_transmit_queue_has_no_side_effect,
@@ -373,6 +375,7 @@ macro_rules! conformance {
                 a_closed_receive_context_refuses_what_comes,
                 closing_a_context_keeps_its_siblings_one_sided_operations,
                 what_is_canceled_is_the_contexts_own,
+                a_context_that_was_never_enabled_leaves_nothing,
                 a_context_that_is_opened_again_names_by_itself,
                 contexts_have_the_keys_of_the_first,
                 the_least_of_a_buffer_is_the_receive_contexts;

@@ -20,6 +20,9 @@ pub struct Reporter {
     pub queue: Arc<EventQueue>,
     /// The endpoint's name in events: opaque here.
     pub fid: u64,
+    /// "Operations that complete in error that are not associated with valid operational context will
+    /// use the endpoint context in any error reporting structures" (fi_endpoint(3)).
+    pub context: u64,
 }
 
 impl Reporter {
@@ -39,7 +42,8 @@ impl Reporter {
     /// attempt" (fi_cm(3)).
     pub(crate) fn fail(&self, errno: Errno, reason: String, error_data: Vec<u8>) {
         tracing::info!("a connection failed: {reason}");
-        let error = ErrorEvent { error_data, reason, ..ErrorEvent::new(self.fid, 0, errno) };
+        let error =
+            ErrorEvent { error_data, reason, ..ErrorEvent::new(self.fid, self.context, errno) };
         self.queue.push_error(error);
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     address_vector::{AddressVector, AddressVectorAttributes},
     config::Config,
     domain::{OpenError, Sharing},
-    engine::{BURST_MAX, Engine, Setup, report::Side, unit::Unit},
+    engine::{BURST_MAX, Engine, Setup, permitted::Permitted, report::Side, unit::Unit},
     event_queue::EventQueue,
     flags::Flags,
     info::{Info, dscp_on_the_wire},
@@ -110,7 +110,7 @@ impl<P: Provider> PassiveEndpoint<P> {
             return Err(ConnectionError::Gone);
         }
         queue.binds().bind()?;
-        state.reporter = Some(Reporter { queue: queue.clone(), fid });
+        state.reporter = Some(Reporter { queue: queue.clone(), fid, context: 0 });
         Ok(())
     }
 
@@ -210,7 +210,8 @@ impl<P: Provider> PassiveEndpoint<P> {
             buffering: None,
             address_vector: empty_vector(),
             one_sided: Default::default(),
-            permitted: Flags::empty(),
+            permitted: Permitted::default(),
+            hears: Flags::empty(),
             adapter_atomics: false,
             source_errors: false,
             names_contexts: false,

@@ -71,6 +71,16 @@ impl<P: Provider> ConnectionRequest<P> {
         self.asked.listener
     }
 
+    /// What names it.
+    pub(crate) fn handle(&self) -> u64 {
+        self.handle
+    }
+
+    /// Whether it was rejected meanwhile, or its caller is gone.
+    pub(crate) fn is_over(&self) -> bool {
+        self.asked.answer.is_given()
+    }
+
     /// Gives it back: it waits for an answer again, as before it was taken.
     pub(crate) fn give_back(mut self) {
         // If the caller or the listener is gone, there is nothing to wait for.

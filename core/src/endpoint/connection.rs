@@ -2,7 +2,7 @@
 //! Reference: fi_cm(3).
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::{Endpoint, EndpointError, EndpointOptions, PostError};
 use crate::{
@@ -150,7 +150,20 @@ impl<P: Provider> Endpoint<P> {
     /// The same of [`Self::accept`].
     pub(crate) fn check_can_accept(&self) -> Result<(), ConnectionError> {
         self.check_connects()?;
-        if self.has_request { Ok(()) } else { Err(ConnectionError::NoRequest) }
+        if !self.has_request {
+            return Err(ConnectionError::NoRequest);
+        }
+        match &*self.lock_request() {
+            Some(request) if request.is_over() => {
+                Err(ConnectionError::RequestOver { handle: request.handle() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn lock_request(&self) -> MutexGuard<'_, Option<ConnectionRequest<P>>> {
+        // Nothing is done under it that could panic.
+        self.request.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The unit, enabled now if it was not, here or by another thread meanwhile.
@@ -162,8 +175,7 @@ impl<P: Provider> Endpoint<P> {
     }
 
     pub(super) fn take_request(&self) -> Option<ConnectionRequest<P>> {
-        // Nothing is done under it but this.
-        self.request.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.lock_request().take()
     }
 
     /// Asks whoever listens at `address` for a connection, and enables the endpoint if it

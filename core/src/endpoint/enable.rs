@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     Endpoint, EndpointError,
-    posting::{CLAIM_FLAGS, Enabled, FAMILY, FromAny, RECEIVE_FLAGS, Rules},
+    posting::{CLAIM_FLAGS, Enabled, FromAny, RECEIVE_FLAGS, Rules},
     setup::Bindings,
 };
 use crate::{
@@ -15,8 +15,8 @@ use crate::{
         passive_endpoint::empty_vector,
     },
     domain::Sharing,
-    engine::{Engine, Setup, unit::Unit},
-    flags::Flags,
+    engine::{Engine, Setup, permitted::Permitted, unit::Unit},
+    flags::{FAMILY, Flags},
     operation::MESSAGE_MAX,
     primitive::AtomicBool,
     scalable_endpoint::pair::Seat,
@@ -122,7 +122,7 @@ impl<P: Provider> Endpoint<P> {
 
     fn default_reporter(&self) -> Option<Reporter> {
         let queue = self.domain.event_queue()?.clone();
-        Some(Reporter { queue, fid: self.known_as() })
+        Some(Reporter { queue, fid: self.known_as(), context: self.options.context })
     }
 
     /// "If the endpoint supports any outbound transfers (sends, RMA, atomics, etc.), then it
@@ -163,7 +163,8 @@ impl<P: Provider> Endpoint<P> {
             receive,
             buffering: self.buffering.setup(),
             one_sided: bindings.one_sided.counters(),
-            permitted: capabilities & (Flags::REMOTE_READ | Flags::REMOTE_WRITE),
+            permitted: Permitted::of(self.options.side(Flags::RECV)),
+            hears: self.hears(),
             adapter_atomics: self.domain.adapter_atomics(),
             source_errors: capabilities.contains(Flags::SOURCE_ERR),
             names_contexts: capabilities.contains(Flags::NAMED_RX_CTX),
@@ -179,6 +180,18 @@ impl<P: Provider> Endpoint<P> {
             inject_size: self.options.inject_size,
             address_vector,
         })
+    }
+
+    /// The families of messages that receives can be posted for: elsewhere, if they are shared.
+    fn hears(&self) -> Flags {
+        let receives = self.options.side(Flags::RECV);
+        match self.options.shares_receive || self.options.under_socket {
+            true => FAMILY,
+            false if self.lacks(Flags::RECV) => Flags::empty(),
+            // What comes to a group is untagged.
+            false if receives.contains(Flags::MULTICAST) => receives & FAMILY | Flags::MSG,
+            false => receives & FAMILY,
+        }
     }
 
     /// The keys of an endpoint that has them from its vector: from now on, and no other. Contexts

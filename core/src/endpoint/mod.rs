@@ -207,8 +207,10 @@ impl<P: Provider> Endpoint<P> {
         self.enabled.get().ok_or(PostError::NotEnabled)
     }
 
+    /// What it does its work by. A context that is closed has none, though its pair's lives on.
     pub(crate) fn unit(&self) -> Result<&Arc<Unit<P>>, PostError> {
-        Ok(&self.enabled()?.unit)
+        let Enabled { unit, is_closed, .. } = self.enabled()?;
+        if is_closed.load(Ordering::Relaxed) { Err(PostError::Closed) } else { Ok(unit) }
     }
 
     /// The flags of a send that names none (`tx_attr.op_flags`).

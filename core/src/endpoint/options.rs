@@ -105,11 +105,17 @@ impl EndpointOptions {
     /// capabilities associated with an endpoint" (fi_endpoint(3)).
     #[inline]
     pub(crate) fn side(&self, direction: Flags) -> Flags {
-        self.capabilities
-            & match direction == Flags::RECV {
-                true => self.receive_capabilities,
-                false => self.transmit_capabilities,
-            }
+        if direction == Flags::RECV { self.receives() } else { self.transmits() }
+    }
+
+    /// What it can do that begins here.
+    pub fn transmits(&self) -> Flags {
+        self.capabilities & self.transmit_capabilities
+    }
+
+    /// What it can do that others begin.
+    pub fn receives(&self) -> Flags {
+        self.capabilities & self.receive_capabilities
     }
 
     /// Whether messages are announced, and nothing but tags is posted for them.
@@ -299,7 +305,11 @@ impl DefaultFlags {
             // Its receives are posted tags, which have no buffer.
             receives.remove(Flags::MULTI_RECV);
         }
-        let offered = [transmits, receives];
+        let offered = match Direction::only_of(options.capabilities) {
+            None => [transmits, receives],
+            Some(Direction::Transmit) => [transmits, Flags::empty()],
+            Some(Direction::Receive) => [Flags::empty(), receives],
+        };
         let [transmit, receive] =
             [options.transmit_flags, options.receive_flags].map(|flags| flags.bits().into());
         let has_many = options.side(Flags::RECV).contains(Flags::TAGGED_MULTI_RECV);

@@ -7,7 +7,7 @@ use super::{Endpoint, PostError, buffered::check_buffered_flags};
 use crate::{
     address_vector::FI_ADDR_UNSPEC,
     engine::{report::Side, unit::Unit},
-    flags::Flags,
+    flags::{FAMILY, Flags},
     memory::Pieces,
     one_sided::RemotePost,
     operation::{IOV_LIMIT, ReceivePost, SendPost, set_down},
@@ -92,8 +92,6 @@ impl Rules {
         self.plain.store(0, Ordering::Relaxed);
     }
 }
-
-pub(super) const FAMILY: Flags = Flags::TAGGED.union(Flags::MSG);
 
 /// What an operation may ask for beside its default.
 const SEND_FLAGS: Flags = Flags::REMOTE_CQ_DATA

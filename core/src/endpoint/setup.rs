@@ -95,7 +95,8 @@ impl<P: Provider> Direction<P> {
     fn side(&self, options: &EndpointOptions, in_order: bool) -> Side {
         Side {
             in_order,
-            context: options.context,
+            // Operations of a socket's are called by numbers of its own, and nobody's is the endpoint's.
+            context: if options.under_socket { 0 } else { options.context },
             data_in_order: false,
             message_order: MessageOrder::empty(),
             queue: self.queue.as_ref().map(|queue| queue.store().clone()),
@@ -253,7 +254,8 @@ impl<P: Provider> Endpoint<P> {
             return Err(EndpointError::AlreadyBound { object, flags: Flags::empty() });
         }
         queue.binds().bind().map_err(|_| EndpointError::Closed { object })?;
-        bindings.reporter = Some(Reporter { queue: queue.clone(), fid });
+        bindings.reporter =
+            Some(Reporter { queue: queue.clone(), fid, context: self.options.context });
         Ok(())
     }
 
@@ -392,7 +394,9 @@ impl<P: Provider> Endpoint<P> {
     /// Releases the event queue, once nothing can tell of the endpoint any more: what its last moments
     /// had to tell is forgotten, too.
     pub(super) fn unbind_events(&self) {
-        let Some(Reporter { queue, fid }) = self.lock_bindings().reporter.take() else { return };
+        let Some(Reporter { queue, fid, .. }) = self.lock_bindings().reporter.take() else {
+            return;
+        };
         if self.options.connected {
             queue.discard(fid);
         }

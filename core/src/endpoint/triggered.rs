@@ -59,7 +59,7 @@ impl<P: Provider> Endpoint<P> {
         post.check_length(enabled.unit.message_max())?;
         post.flags |= when.of_operations(enabled.send.added);
         post.to &= enabled.to_mask;
-        self.trigger(Unattached::send(post)?, when)
+        self.trigger(Flags::SEND, Unattached::send(post)?, when)
     }
 
     /// Posts a receive once `when` has come: as [`Self::post_receive`].
@@ -79,7 +79,7 @@ impl<P: Provider> Endpoint<P> {
         self.check_pieces(&post.pieces)?;
         post.from |= enabled.from_any.of_family(post.flags);
         post.flags |= when.of_operations(enabled.receive.added);
-        self.trigger(Unattached::receive(post), when)
+        self.trigger(Flags::RECV, Unattached::receive(post), when)
     }
 
     /// Posts a read once `when` has come: as [`Self::post_read`].
@@ -117,11 +117,16 @@ impl<P: Provider> Endpoint<P> {
         let enabled = self.enabled()?;
         post.flags |= when.of_operations(enabled.send.added);
         post.to &= enabled.to_mask;
-        self.trigger(Unattached::remote(post)?, when)
+        self.trigger(Flags::SEND, Unattached::remote(post)?, when)
     }
 
-    fn trigger(&self, post: Unattached<'_>, when: &Threshold<P>) -> Result<(), PostError> {
-        if !self.options.capabilities.contains(Flags::TRIGGER) {
+    fn trigger(
+        &self,
+        direction: Flags,
+        post: Unattached<'_>,
+        when: &Threshold<P>,
+    ) -> Result<(), PostError> {
+        if !self.options.side(direction).contains(Flags::TRIGGER) {
             return Err(PostError::NotCapable { missing: Flags::TRIGGER });
         }
         let completion = when.work.as_ref().and_then(|work| work.completion.as_ref());

@@ -6,6 +6,7 @@ use std::collections::{HashSet, VecDeque};
 use super::{
     Engine, Setup,
     peer::ONE_SIDED,
+    permitted::Permitted,
     report::{OneSidedCounters, Side},
 };
 use crate::{
@@ -44,7 +45,9 @@ impl<T: Transport> Engine<T> {
                 ours.permitted = setup.permitted;
                 ours.source_errors = setup.source_errors;
                 ours.multi_receive_min = setup.multi_receive_min;
-                self.is_deaf = false;
+                self.setup.hears = setup.hears;
+                let reason = "the context that it waited for receives no such messages".to_owned();
+                self.refuse_unheard(&Cause { errno: Errno::CONNRESET, reason });
                 self.line_up_receives();
                 let queue = self.setup.receive.queue.as_ref();
                 self.buffering = Buffering::new(setup.buffering.as_ref(), queue);
@@ -114,20 +117,28 @@ impl<T: Transport> Engine<T> {
         self.setup.receive = Side::default();
         self.setup.one_sided.remote_read = None;
         self.setup.one_sided.remote_write = None;
-        self.setup.permitted = Flags::empty();
-        self.is_deaf = true;
+        self.setup.permitted = Permitted::default();
+        self.setup.hears = Flags::empty();
         self.fail_all_posted(why);
         for peer in 0..self.peers.len() as PeerIndex {
             self.give_up_arriving(peer, why);
         }
         self.take_leases_back();
-        let parked = self.unexpected.indices().collect();
-        self.refuse_parked(&parked);
-        self.forget_unexpected(&parked, why);
+        self.refuse_unheard(why);
         // Who opens a context of this index again has claimed nothing.
         self.claimed = ClaimedMessages::default();
         (self.buffering, self.offers) = (None, false);
         self.line_up_receives();
+    }
+
+    /// Lets go of messages of families that are not received here any more, or never were: before there
+    /// was a context nobody could know.
+    fn refuse_unheard(&mut self, why: &Cause) {
+        let (unexpected, hears) = (&self.unexpected, self.setup.hears);
+        let is_unheard = |&index: &u32| !unexpected[index].flags.intersects(hears);
+        let unheard = unexpected.indices().filter(is_unheard).collect();
+        self.refuse_parked(&unheard);
+        self.forget_unexpected(&unheard, why);
     }
 
     /// What peers were leased is as the context permitted and counted it that closes. Who shares a lease

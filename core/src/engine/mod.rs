@@ -21,6 +21,7 @@
 
 // 1. State.
 pub mod peer;
+pub mod permitted;
 pub mod regions;
 pub mod report;
 pub(crate) mod reserve;
@@ -83,6 +84,7 @@ use crate::{
 use gone::Vacancies;
 use order::Orders;
 use peer::Peer;
+use permitted::Permitted;
 use regions::KnownRegions;
 use report::{OneSidedCounters, Side};
 use reserve::Reserve;
@@ -108,8 +110,10 @@ pub struct Setup {
     pub keys: Option<Arc<HeldKeys>>,
     /// What counts one-sided operations.
     pub one_sided: OneSidedCounters,
-    /// `REMOTE_READ`, `REMOTE_WRITE`: what peers may do to us at all.
-    pub permitted: Flags,
+    /// What peers may do to memory here at all.
+    pub permitted: Permitted,
+    /// The families of messages that can be received: `MSG`, `TAGGED`. Others are refused.
+    pub hears: Flags,
     /// Whether atomic operations, ours and those on our memory, are for adapters alone.
     pub adapter_atomics: bool,
     /// Whether what comes from nobody in the vector completes with an error (`FI_SOURCE_ERR`).
@@ -152,8 +156,6 @@ pub struct Engine<T: Transport> {
     pub(crate) context: u64,
     /// Which contexts of the pair are enabled, by their directions. Other endpoints have none.
     pub(crate) contexts: [bool; 2],
-    /// It has no receive context, so no message can be for it.
-    pub(crate) is_deaf: bool,
     pub(crate) limits: Limits,
     pub(crate) setup: Setup,
     pub(crate) peers: Vec<Peer>,
@@ -235,7 +237,6 @@ impl<T: Transport> Engine<T> {
             over: false,
             context: 0,
             contexts: [false; 2],
-            is_deaf: false,
             manager: None,
             datagrams: None,
             peers: Vec::new(),

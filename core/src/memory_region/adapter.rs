@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::MemoryRegion;
 use crate::{
+    engine::permitted::Permitted,
     flags::Flags,
     memory::Piece,
     window::{Access, Lease, OwnRegistration, Registration, RegistrationRequest},
@@ -82,18 +83,21 @@ impl MemoryRegion {
     /// region allow any of it; atomically if `atomics`. The first time `register` registers it.
     pub(crate) fn lease(
         &self,
-        permitted: Flags,
+        permitted: Permitted,
         atomics: bool,
         audience: u64,
         register: impl FnOnce(&RegistrationRequest) -> Option<Arc<dyn Registration>>,
     ) -> Option<Lease> {
-        let access = Access::of(self.access & permitted, atomics);
-        let kind = if access.write { Flags::REMOTE_WRITE } else { Flags::REMOTE_READ };
+        let reach =
+            |permitted: Permitted| Access::of(permitted.by_adapters(atomics).within(self.access));
+        let access = reach(permitted);
+        let kind =
+            if access.write || access.atomic { Flags::REMOTE_WRITE } else { Flags::REMOTE_READ };
         // Closing waits for this, and deregisters after it.
         let entered = self.access_as(kind).ok()?;
         let whole = entered.contiguous(0, self.len);
         let counted = self.flags.contains(Flags::RMA_EVENT) || self.events.all().next().is_some();
-        let fits = (access.read || access.write) && whole.len() as u64 == self.len;
+        let fits = access.is_any() && whole.len() as u64 == self.len;
         let mut state = self.adapter.lock();
         let State::Open(Open { leased: registrations, .. }) = &mut *state else {
             return None;
@@ -108,7 +112,7 @@ impl MemoryRegion {
             None => {
                 let registration = register(&RegistrationRequest {
                     memory: whole,
-                    access: Access::of(self.access, atomics),
+                    access: reach(Permitted::ALL),
                     local_write: self.access.intersects(Flags::RECV | Flags::READ),
                     keeps_pages: self.keeps_pages,
                 })?;

@@ -70,21 +70,27 @@ impl<T: Transport> Engine<T> {
         self.has_news
     }
 
-    /// Whether no message can be for us: the peer names a receive context that there is not, or
-    /// that is closed. If its sender waits for a word about the operation it is told; parts that
-    /// follow find nobody.
-    pub(crate) fn refuses_messages(&mut self, peer: PeerIndex, operation: Option<u64>) -> bool {
-        if self.is_deaf {
+    /// Whether no message with these flags can be for us: nobody can post a receive for it, or the peer
+    /// names a receive context that there is not, or that is closed. If its sender waits for a word about
+    /// the operation it is told; parts that follow find nobody.
+    pub(crate) fn refuses_messages(
+        &mut self,
+        peer: PeerIndex,
+        flags: u8,
+        operation: Option<u64>,
+    ) -> bool {
+        let is_unheard = !self.setup.hears.intersects(message_flags(flags));
+        if is_unheard {
             self.refuse_arrival(peer, operation);
         }
-        self.is_deaf
+        is_unheard
     }
 
     #[cold]
     #[inline(never)]
     fn refuse_arrival(&mut self, peer: PeerIndex, operation: Option<u64>) {
         let address = self.peers[peer as usize].address;
-        tracing::debug!(%address, "a message for a receive context that there is not");
+        tracing::debug!(%address, "a message that nobody here can receive");
         if let Some(operation) = operation {
             self.refuse(peer, operation);
             self.check_replies(peer);
@@ -198,7 +204,7 @@ impl<T: Transport> Engine<T> {
             0 => None,
             _ => Some(self.transport.word(arrival.head.words() - 1)),
         };
-        if self.refuses_messages(peer, operation) {
+        if self.refuses_messages(peer, flags, operation) {
             return true;
         }
         if let Some(receive) = self.take_shared(peer, message_flags(flags), tag, length) {

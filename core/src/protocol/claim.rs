@@ -6,6 +6,7 @@
 //! will be available."
 
 use crate::{
+    address_vector::FI_ADDR_NOTAVAIL,
     completion_queue::{Entry, ErrorEntry},
     endpoint::PostError,
     engine::{Engine, peer::Reply, report::count_success},
@@ -72,12 +73,34 @@ impl<T: Transport> Engine<T> {
     ) -> Result<Option<(u32, ReceivePost<'a>)>, PostError> {
         match self.claimed.take(post.context) {
             Some(Claimed::Here(parked)) => Ok(Some((parked, post))),
+            // It is to be no more, and is no more.
+            Some(Claimed::Lost(_)) if post.flags.contains(Flags::DISCARD) => {
+                self.complete_discard(&post);
+                Ok(None)
+            }
             Some(Claimed::Lost(why)) => {
                 self.fail_receive(ReceiveOperation::from_post(post), None, 0, &why);
                 Ok(None)
             }
             None => Err(PostError::NothingClaimed { context: post.context }),
         }
+    }
+
+    /// Of a message that is gone nobody knows more than the call says.
+    fn complete_discard(&mut self, post: &ReceivePost<'_>) {
+        let receive = &self.setup.receive;
+        if let Some(queue) =
+            receive.queue.as_ref().filter(|_| post.flags.contains(Flags::COMPLETION))
+        {
+            queue.push(Entry {
+                context: post.context,
+                flags: ((post.flags & (Flags::TAGGED | Flags::MSG)) | Flags::RECV).bits(),
+                tag: post.tag,
+                source: FI_ADDR_NOTAVAIL,
+                ..Entry::default()
+            });
+        }
+        count_success(None, receive.counter.as_deref());
     }
 
     /// Drops a message that a peek claimed, which completes as receives do.
@@ -153,14 +176,15 @@ impl<T: Transport> Engine<T> {
             return 0;
         }
         message.body.scatter(post.pieces, 0, message.total, copy);
-        post.pieces.contiguous(0, usize::MAX).as_ptr() as u64
+        post.pieces.start() as u64
     }
 
+    /// "If a peek request locates a matching message, the operation will complete successfully": whoever
+    /// sent it. Who receives the message hears of a sender that is in no vector.
     fn report_peek(&mut self, parked: u32, post: &ReceivePost<'_>, buffer: u64) {
         self.know_sources();
         let message = &self.unexpected[parked];
-        let peer = message.peer;
-        let source = self.peers[peer as usize].fi_addr;
+        let source = self.source_of(message.peer).unwrap_or(FI_ADDR_NOTAVAIL);
         let entry = Entry {
             context: post.context,
             flags: (message.flags | Flags::RECV).bits(),
@@ -171,7 +195,9 @@ impl<T: Transport> Engine<T> {
             source,
             attachment: None,
         };
-        self.push_received(peer, entry);
+        if let Some(queue) = &self.setup.receive.queue {
+            queue.push(entry);
+        }
     }
 
     pub(crate) fn report_no_message(&mut self, post: &ReceivePost<'_>) {
@@ -185,7 +211,7 @@ impl<T: Transport> Engine<T> {
             overflow: 0,
             errno: Errno::NOMSG,
             reason: "no message that the peek asks for has arrived".into(),
-            source: crate::address_vector::FI_ADDR_NOTAVAIL,
+            source: FI_ADDR_NOTAVAIL,
             source_address: None,
             attachment: None,
         });

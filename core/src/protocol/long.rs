@@ -67,7 +67,7 @@ impl<T: Transport> Engine<T> {
             return true;
         };
         let found = self.find_receive(&incoming, from);
-        if found.is_none() && self.refuses_messages(peer, incoming.awaited(flags)) {
+        if found.is_none() && self.refuses_messages(peer, flags, incoming.awaited(flags)) {
             return true;
         }
         if found.is_none() && self.leaves_for_later(peer, incoming.cost()) {

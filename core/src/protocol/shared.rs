@@ -213,6 +213,6 @@ impl<T: Transport> Engine<T> {
             }
         }
         self.shared = None;
-        self.is_deaf = true;
+        self.setup.hears = Flags::empty();
     }
 }

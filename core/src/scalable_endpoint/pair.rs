@@ -16,7 +16,7 @@ use crate::{
     endpoint::{Endpoint, EndpointError},
     engine::{Engine, Setup, unit::Unit},
     error::Cause,
-    flags::Flags,
+    flags::{FAMILY, Flags},
     shared_context::{SharedTransmit, receive::SharedReceive},
     transport::{Opening, Provider, Transport},
 };
@@ -35,6 +35,16 @@ impl Direction {
     pub(crate) fn of(flags: Flags) -> Option<Direction> {
         match (flags.contains(Flags::TRANSMIT), flags.contains(Flags::RECV)) {
             (true, false) => Some(Direction::Transmit),
+            (false, true) => Some(Direction::Receive),
+            _ => None,
+        }
+    }
+
+    /// The only one in which an endpoint with these capabilities has operations.
+    pub(crate) fn only_of(capabilities: Flags) -> Option<Direction> {
+        let sends = capabilities.intersects(Flags::SEND | Flags::READ | Flags::WRITE);
+        match (sends, capabilities.contains(Flags::RECV)) {
+            (true, false) if capabilities.contains(Flags::SEND) => Some(Direction::Transmit),
             (false, true) => Some(Direction::Receive),
             _ => None,
         }
@@ -116,7 +126,10 @@ impl<P: Provider> Pair<P> {
         }
         let mut engine = Engine::new(state.transport.take().ok_or(closed)?, setup);
         engine.context = self.index as u64;
-        engine.is_deaf = self.is_deaf;
+        if direction == Direction::Transmit {
+            // Messages wait for a receive context that may come.
+            engine.setup.hears = if self.is_deaf { Flags::empty() } else { FAMILY };
+        }
         engine.contexts[direction as usize] = true;
         let unit = Unit::new(domain.provider().clone(), sharing, engine);
         Ok(state.unit.insert(Arc::new(unit)).clone())
@@ -124,12 +137,18 @@ impl<P: Provider> Pair<P> {
 
     /// What was injected leaves before a transmit context does, for which the caller waits a second at most.
     fn leave(&self, direction: Direction) {
-        let unit = self.lock().unit.clone().filter(|_| direction == Direction::Transmit);
-        unit.iter().for_each(|unit| unit.let_injected_leave());
+        let has_joined = |unit: &Arc<Unit<P>>| {
+            unit.with(|engine| engine.contexts[direction as usize]).unwrap_or(false)
+        };
+        let unit = self.lock().unit.clone().filter(has_joined);
+        if let Some(unit) = unit.as_ref().filter(|_| direction == Direction::Transmit) {
+            unit.let_injected_leave();
+        }
         let mut state = self.lock();
         state.open[direction as usize] = None;
         let other = state.open[direction.other() as usize].clone();
-        let Some(unit) = state.unit.clone() else { return };
+        // One that was never enabled leaves nothing: what waits, waits for the next.
+        let Some(unit) = unit else { return };
         // If it is closed there is nothing to let go of.
         let _ = unit.with(|engine| engine.leave(direction));
         drop(state);

@@ -20,7 +20,7 @@ use crate::{
         check_claim_flags,
     },
     engine::unit::Unit,
-    flags::Flags,
+    flags::{FAMILY, Flags},
     memory::Pieces,
     operation::{IOV_LIMIT, ReceiveOperation, ReceivePost},
     primitive::{AtomicBool, AtomicU64, Ordering},
@@ -29,7 +29,6 @@ use crate::{
     triggered::Deferrals,
 };
 
-const FAMILY: Flags = Flags::TAGGED.union(Flags::MSG);
 const FLAGS: Flags = CLAIM_FLAGS
     .union(Flags::COMPLETION)
     .union(Flags::MORE)

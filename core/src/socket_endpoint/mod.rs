@@ -378,8 +378,6 @@ fn options_for(kind: SocketKind, options: EndpointOptions) -> EndpointOptions {
         connected: kind == SocketKind::Stream,
         datagrams: kind == SocketKind::Datagram,
         under_socket: true,
-        // Its operations are called by numbers of ours, and nobody's is the endpoint's.
-        context: 0,
         // What is injected is taken whole.
         inject_size: options.inject_size.min(SEND_BUFFER),
         ..options

@@ -42,7 +42,7 @@ unsafe fn valid(ep: *mut FidEp, datatype: u32, op: u32, form: Form, count: *mut 
     // SAFETY: C passes an open endpoint, and a valid place or null.
     let (state, count) = unsafe { (post::state(ep), count.as_mut()) };
     let options = state.endpoint.options();
-    let can = options.capabilities & options.transmit_capabilities;
+    let can = options.transmits();
     let domain = can.contains(needed(form)).then(|| state.endpoint.domain());
     match (count, domain.and_then(|domain| count_max(domain, datatype, op, form))) {
         (None, _) => c_int::refusal(Errno::INVAL.0),

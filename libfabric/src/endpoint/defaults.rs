@@ -3,7 +3,11 @@
 
 use std::ffi::{c_int, c_void};
 
-use kestrel_core::{endpoint::DefaultFlags, error::Errno, flags::Flags};
+use kestrel_core::{
+    endpoint::{DefaultFlags, EndpointOptions},
+    error::Errno,
+    flags::Flags,
+};
 
 use crate::{
     abi::{attributes::Alias, constants::command, fid::Fid},
@@ -16,8 +20,8 @@ use crate::{
 pub trait Aliased: Header {
     /// The flags that it has, and no other alias.
     fn defaults(state: &Self::State) -> &DefaultFlags;
-    /// What the endpoint can do.
-    fn capabilities(state: &Self::State) -> Flags;
+    /// What the endpoint was opened with.
+    fn options(state: &Self::State) -> &EndpointOptions;
     /// Another way to the endpoint, of which one is `fid`.
     fn alias(state: &Self::State, fid: &Fid, defaults: DefaultFlags) -> Result<*mut Self, Failure>;
 }
@@ -74,6 +78,7 @@ unsafe fn alias<H: Aliased>(object: *mut H, asked: *mut Alias) -> Result<(), Fai
 /// Sets the flags of one direction. With FI_TRIGGER, of an endpoint that can, the context of each
 /// call says when.
 fn set<H: Aliased>(state: &H::State, defaults: &DefaultFlags, flags: u64) -> Result<(), Failure> {
-    let triggers = H::capabilities(state) & Flags::TRIGGER;
-    Ok(defaults.set_with(Flags::from_bits_retain(flags), triggers)?)
+    let (options, flags) = (H::options(state), Flags::from_bits_retain(flags));
+    let side = if flags.contains(Flags::RECV) { options.receives() } else { options.transmits() };
+    Ok(defaults.set_with(flags, side & Flags::TRIGGER)?)
 }

@@ -2,7 +2,9 @@
 
 use std::ffi::c_int;
 
-use kestrel_core::{flags::Flags, info, protocol::atomic::ATOMIC_BYTES_MAX};
+use kestrel_core::{
+    endpoint::EndpointOptions, flags::Flags, info, protocol::atomic::ATOMIC_BYTES_MAX,
+};
 
 /// Options of version 1.22 that only tell sizes: none of them can be set (-FI_ENOPROTOOPT).
 const MAX_MSG_SIZE: c_int = 12;
@@ -21,31 +23,36 @@ pub struct Limits {
     tagged: usize,
     rma: usize,
     atomic: usize,
-    inject_messages: usize,
+    inject_message: usize,
+    inject_tagged: usize,
     inject_one_sided: usize,
     pub receives: usize,
 }
 
 impl Limits {
-    /// Those of an endpoint, or a context, that can do so much.
-    pub fn of(info: &info::Info, capabilities: Flags) -> Limits {
+    /// Those of an endpoint, or a context, with these options.
+    pub fn of(info: &info::Info, options: &EndpointOptions) -> Limits {
         let longest = info.endpoint.max_msg_size;
-        let with = |capability, size| if capabilities.contains(capability) { size } else { 0 };
+        let (all, transmits) = (options.capabilities, options.transmits());
+        let message = |capability| if all.contains(capability) { longest } else { 0 };
+        let sent = |capability, size| if transmits.contains(capability) { size } else { 0 };
         // Targets alone have capabilities of their own.
-        let one_sided = match capabilities.intersects(Flags::READ | Flags::WRITE) {
+        let one_sided = match transmits.intersects(Flags::READ | Flags::WRITE) {
             true => longest,
             false => 0,
         };
         // Without either it does both.
-        let receives_alone = capabilities & (Flags::SEND | Flags::RECV) == Flags::RECV;
+        let receives_alone = all & (Flags::SEND | Flags::RECV) == Flags::RECV;
         let inject = info.transmit.inject_size;
+        let inject_message = if receives_alone { 0 } else { inject };
         Limits {
-            message: with(Flags::MSG, longest),
-            tagged: with(Flags::TAGGED, longest),
-            rma: with(Flags::RMA, one_sided),
-            atomic: with(Flags::ATOMIC, one_sided.min(ATOMIC_BYTES_MAX)),
-            inject_messages: if receives_alone { 0 } else { inject },
-            inject_one_sided: with(Flags::WRITE, inject),
+            message: message(Flags::MSG),
+            tagged: message(Flags::TAGGED),
+            rma: sent(Flags::RMA, one_sided),
+            atomic: sent(Flags::ATOMIC, one_sided.min(ATOMIC_BYTES_MAX)),
+            inject_message: sent(Flags::MSG, inject_message),
+            inject_tagged: sent(Flags::TAGGED, inject_message),
+            inject_one_sided: sent(Flags::WRITE, inject),
             receives: info.receive.size,
         }
     }
@@ -57,8 +64,8 @@ impl Limits {
             MAX_TAGGED_SIZE => self.tagged,
             MAX_RMA_SIZE => self.rma,
             MAX_ATOMIC_SIZE => self.atomic,
-            INJECT_MSG_SIZE => self.inject_messages.min(self.message),
-            INJECT_TAGGED_SIZE => self.inject_messages.min(self.tagged),
+            INJECT_MSG_SIZE => self.inject_message.min(self.message),
+            INJECT_TAGGED_SIZE => self.inject_tagged.min(self.tagged),
             INJECT_RMA_SIZE => self.inject_one_sided.min(self.rma),
             INJECT_ATOMIC_SIZE => self.inject_one_sided.min(self.atomic),
             _ => return None,

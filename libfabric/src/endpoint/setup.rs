@@ -97,7 +97,7 @@ fn create_for(
     parent: Use,
     request: Request,
 ) -> *mut FidEp {
-    let capabilities = endpoint.options().capabilities;
+    let limits = Limits::of(info, endpoint.options());
     let state = State {
         defaults: endpoint.default_flags().clone(),
         endpoint,
@@ -105,7 +105,7 @@ fn create_for(
         is_alias: false,
         format: info.address_format,
         request,
-        limits: Limits::of(info, capabilities),
+        limits,
         lists,
         _parent: parent,
     };
@@ -165,8 +165,8 @@ impl Aliased for FidEp {
     fn defaults(state: &State) -> &DefaultFlags {
         &state.defaults
     }
-    fn capabilities(state: &State) -> Flags {
-        state.endpoint.options().capabilities
+    fn options(state: &State) -> &EndpointOptions {
+        state.endpoint.options()
     }
     fn alias(state: &State, fid: &Fid, defaults: DefaultFlags) -> Result<*mut Self, Failure> {
         let other = State {

@@ -120,6 +120,9 @@ fn a_context_has_aliases() {
     assert_eq!(unsafe { (*other).fid.fclass }, class::TX_CTX);
     assert_eq!(name(other), name(sep));
     assert_eq!([enable(other), enable(receive), enable(transmit)], [0, 0, code::OPBADSTATE]);
+    for (context, no_flags) in [(receive, flag::SEND), (transmit, flag::RECV)] {
+        assert_eq!(alias(context, no_flags).err(), Some(code::BADFLAGS), "of the other direction");
+    }
     send(transmit, 1);
     send(other, 2);
     let (sends, receives) = (Node { cq: sends, ep: other }, Node { cq: receives, ep: receive });

@@ -148,6 +148,10 @@ fn a_domain_takes_its_keys_from_vectors() {
         let open = (*(*world.domain).ops).endpoint;
         assert_eq!(open(world.domain, world.info, &raw mut ep, NONE), code::INVAL);
         (attr.auth_key, attr.auth_key_size) = (null_mut(), 0);
+        // Nor has a stream a vector that its keys could be in.
+        let stream = info(host, |hints| (*hints.ep_attr).kind = kind::SOCK_STREAM).unwrap();
+        assert_eq!(open(world.domain, stream, &raw mut ep, NONE), code::INVAL);
+        (host.freeinfo)(stream);
     }
 }
 

@@ -114,7 +114,7 @@ fn a_context_permits_what_it_can() {
     let (ours, sep) = (Portal::open(&world, av), open_sep(&world).unwrap());
     assert_eq!((bind(sep, av, 0), insert(av, &name(sep))), (0, 0));
     let theirs = [(0, flag::REMOTE_READ), (1, flag::REMOTE_WRITE)]
-        .map(|(index, caps)| permits(&world, sep, index, caps));
+        .map(|(index, way)| permits(&world, sep, index, flag::RMA | flag::ATOMIC | way));
     let all: Vec<Node> = ours.nodes().chain(theirs).collect();
     let mut memory = vec![0_u64; LONG];
     let place = memory.as_ptr();
@@ -134,6 +134,44 @@ fn a_context_permits_what_it_can() {
             }
         }
         assert_eq!(ends(place, count), if count == 1 { [16, 16] } else { [16, 8] });
+    }
+    assert_eq!(close(region), 0);
+    ours.close();
+    for node in theirs {
+        assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+    }
+    assert_eq!((close(sep), close(av)), (0, 0));
+}
+
+/// And of what may be done there, reads and writes are one thing and atomic operations another.
+#[test]
+fn a_context_permits_the_kinds_that_it_can() {
+    let Some(host) = host("a_context_permits_the_kinds_that_it_can") else { return };
+    let world = scalable_world_that(host, flag::MSG | flag::RMA | flag::ATOMIC);
+    let av = open_av(&world);
+    let (ours, sep) = (Portal::open(&world, av), open_sep(&world).unwrap());
+    assert_eq!((bind(sep, av, 0), insert(av, &name(sep))), (0, 0));
+    let both = flag::REMOTE_READ | flag::REMOTE_WRITE;
+    let theirs = [(0, flag::RMA), (1, flag::ATOMIC)]
+        .map(|(index, kind)| permits(&world, sep, index, kind | both));
+    let all: Vec<Node> = ours.nodes().chain(theirs).collect();
+    let mut memory = vec![0_u64; LONG];
+    let region = register(&world, &mut memory, both);
+    let (refused, mut result) = (Err(code::ACCES), vec![0; LONG]);
+    for count in [1, LONG] {
+        for (kind, is_atomic) in [
+            (Kind::Write, false),
+            (Kind::Read, false),
+            (Kind::Add, true),
+            (Kind::FetchAndAdd, true),
+        ] {
+            for at in 0..2 {
+                let words = vec![7; count];
+                let what = (kind, ours.transmit[at], named(0, at as u64));
+                let expected = if is_atomic == (at == 1) { Ok(()) } else { refused };
+                assert_eq!(operate(what, &words, &mut result[..count], &all), expected);
+            }
+        }
     }
     assert_eq!(close(region), 0);
     ours.close();
@@ -164,7 +202,7 @@ fn a_closed_context_permits_nothing() {
         operate(what, &[number; LONG], &mut result, all)
     };
     let open = |caps| {
-        let receiver = permits(&world, sep, 0, caps);
+        let receiver = permits(&world, sep, 0, flag::RMA | caps);
         (receiver, [&drivers[..], &[receiver]].concat())
     };
     let (receiver, all) = open(flag::REMOTE_WRITE);
@@ -191,6 +229,6 @@ fn a_closed_context_permits_nothing() {
 fn permits(world: &World, sep: *mut FidEp, index: i32, caps: u64) -> Node {
     // SAFETY: attributes of zeroes ask for nothing.
     let mut attr: RxAttr = unsafe { std::mem::zeroed() };
-    attr.caps = flag::MSG | flag::RECV | flag::RMA | flag::ATOMIC | NAMED_RX_CTX | caps;
+    attr.caps = flag::MSG | flag::RECV | NAMED_RX_CTX | caps;
     enabled(world, rx_context(sep, index, &raw mut attr).unwrap(), flag::RECV)
 }

@@ -20,6 +20,8 @@ pub const SHARED: usize = usize::MAX;
 pub const MIN_MULTI_RECV: c_int = 0;
 const UNSPEC: u64 = u64::MAX;
 const CANCELED: c_int = 125;
+/// FI_TC_LOW_LATENCY.
+const LOW_LATENCY: u32 = 0x201;
 
 /// Receive context `index` of the endpoint at `fi_addr`: `fi_rx_addr`.
 pub fn named(fi_addr: u64, index: u64) -> u64 {
@@ -360,9 +362,15 @@ fn endpoints_of_datagrams_share_contexts() {
 fn share_contexts(host: &'static crate::host::Host, kind: u32) {
     let mut world = sharing_world(host, kind);
     let (stx, srx) = open_shared(&world);
-    // SAFETY: both are open.
+    // SAFETY: both are open, and the attributes libfabric's.
     unsafe {
         assert_eq!(((*stx).fid.fclass, (*srx).fid.fclass), (class::STX_CTX, class::SRX_CTX));
+        // Its class is its own, and those of its endpoints theirs.
+        let mut attr = TxAttr { tclass: LOW_LATENCY, ..*(*world.info).tx_attr };
+        let mut classed = null_mut();
+        let open = (*(*world.domain).ops).stx_ctx;
+        assert_eq!(open(world.domain, &raw mut attr, &raw mut classed, null_mut()), 0);
+        assert_eq!((attr.tclass, close(classed)), (LOW_LATENCY, 0));
     }
     assert_eq!(enable(srx), 0);
     for index in 0..3 {

@@ -204,14 +204,31 @@ fn options_tell_the_sizes_of_the_attributes() {
 #[test]
 fn options_tell_no_size_of_what_an_endpoint_cannot_do() {
     let Some(host) = host("options_tell_no_size_of_what_an_endpoint_cannot_do") else { return };
-    type Change = fn(&mut Info);
     // Which options, from 12 on, are not 0: what messages, tagged messages, RMA and atomics may have
     // at most, and then what may be injected.
-    let cases: [(Change, [i32; 8]); 4] = [
-        (|hints| hints.caps = flag::MSG, [1, 0, 0, 0, 1, 0, 0, 0]),
-        (|hints| hints.caps = flag::TAGGED | flag::RECV, [0, 1, 0, 0, 0, 0, 0, 0]),
-        (|hints| hints.caps = flag::RMA | flag::READ, [0, 0, 1, 0, 0, 0, 0, 0]),
-        (|hints| hints.caps = flag::RMA | flag::ATOMIC | flag::REMOTE_WRITE, [0; 8]),
+    // SAFETY: hints have all attributes.
+    let sides = |hints: &mut Info, transmit, receive| unsafe {
+        ((*hints.tx_attr).caps, (*hints.rx_attr).caps) = (transmit, receive);
+    };
+    let cases: [(&dyn Fn(&mut Info), [i32; 8]); 6] = [
+        (&|hints| hints.caps = flag::MSG, [1, 0, 0, 0, 1, 0, 0, 0]),
+        (&|hints| hints.caps = flag::TAGGED | flag::RECV, [0, 1, 0, 0, 0, 0, 0, 0]),
+        (&|hints| hints.caps = flag::RMA | flag::READ, [0, 0, 1, 0, 0, 0, 0, 0]),
+        (&|hints| hints.caps = flag::RMA | flag::ATOMIC | flag::REMOTE_WRITE, [0; 8]),
+        (
+            &|hints| {
+                hints.caps = flag::MSG | flag::TAGGED;
+                sides(hints, flag::TAGGED | flag::SEND, flag::MSG | flag::RECV);
+            },
+            [1, 1, 0, 0, 0, 1, 0, 0],
+        ),
+        (
+            &|hints| {
+                hints.caps = flag::RMA | flag::ATOMIC;
+                sides(hints, flag::ATOMIC | flag::WRITE, flag::RMA | flag::REMOTE_WRITE);
+            },
+            [0, 0, 0, 1, 0, 0, 0, 1],
+        ),
     ];
     for (change, expected) in cases {
         let world = World::empty(host, change);

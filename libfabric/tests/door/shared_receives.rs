@@ -4,7 +4,12 @@
 use std::{ffi::c_void, ptr::null_mut, time::Instant};
 
 use crate::{
-    abi::{attributes::CqTaggedEntry, fid::FidEp, info::Info},
+    abi::{
+        attributes::CqTaggedEntry,
+        fid::FidEp,
+        info::{Info, RxAttr},
+    },
+    buffered::buffering,
     code,
     connections::{CONNECTED, End, Place, SHUTDOWN, are_told},
     contexts::{
@@ -260,6 +265,21 @@ fn a_shared_context_can_do_more_than_the_domain_was_opened_for() {
             close_sharers(&mut world, stx, srx);
         }
         (host.freeinfo)(first);
+    }
+}
+
+/// Who shares receives posts buffers for them, also where the domain is one of endpoints that buffer.
+#[test]
+fn a_shared_context_takes_buffers_of_several_messages() {
+    let Some(host) = host("a_shared_context_takes_buffers_of_several_messages") else { return };
+    let world = World::empty(host, buffering);
+    // SAFETY: the info has all attributes, and the domain is open.
+    unsafe {
+        let own = (*world.info).rx_attr;
+        let mut attr = RxAttr { op_flags: flag::MULTI_RECV, mode: 0, ..*own };
+        let (ops, mut srx) = (&*(*world.domain).ops, null_mut());
+        assert_eq!((ops.srx_ctx)(world.domain, &raw mut attr, &raw mut srx, null_mut()), 0);
+        assert_eq!((attr.op_flags, close(srx)), (flag::MULTI_RECV, 0));
     }
 }
 

@@ -204,6 +204,12 @@ fn a_peek_tells_what_is_there_and_copies_it() {
     let asked = unsafe { ((*(*to.ep).tagged).recvmsg)(to.ep, &raw const both, flag::PEEK) };
     assert_eq!((asked, world.completion(to).len), (0, 40));
     assert_eq!((rooms[0], &rooms[1][..10], rooms[1][10]), ([7; 30], &[7; 10][..], 9));
+    // "the user's first input buffer", also where that has no bytes.
+    let iov = [Iovec { len: 0, ..iov[0] }, iov[1]];
+    let second = MsgTagged { msg_iov: iov.as_ptr(), ..both };
+    // SAFETY: as above.
+    let asked = unsafe { ((*(*to.ep).tagged).recvmsg)(to.ep, &raw const second, flag::PEEK) };
+    assert_eq!((asked, world.completion(to).buf), (0, iov[0].base));
     room.fill(0);
     assert_eq!(Message::of(&mut room, 5).receive(to, 0), 0);
     assert_eq!((world.completion(to).len, &room[..40]), (40, &sent[..]));

@@ -431,4 +431,15 @@ fn triggers_are_for_who_asks() {
     assert_eq!(asked(0, kind::RDM), Ok((0, (0, 0))));
     assert_eq!(asked(flag::MSG | TRIGGER, kind::RDM), Ok((TRIGGER, (TRIGGER, TRIGGER))));
     assert_eq!(asked(flag::MSG | TRIGGER, kind::SOCK_STREAM), Err(code::NODATA));
+    // "fine grained control" (fi_endpoint(3)): of one side it is nothing to the other.
+    let mut world = World::empty(host, |hints| {
+        hints.caps = flag::MSG | TRIGGER;
+        let (sends, receives) = (flag::MSG | flag::SEND, flag::MSG | flag::RECV | TRIGGER);
+        // SAFETY: hints have all attributes.
+        unsafe { ((*hints.tx_attr).caps, (*hints.rx_attr).caps) = (sends, receives) };
+    });
+    let node = world.add_node(&mut cq_attr(), 0);
+    assert_eq!(alias(node.ep, flag::SEND | TRIGGER).err(), Some(code::BADFLAGS));
+    let other = alias(node.ep, flag::RECV | TRIGGER).unwrap();
+    assert_eq!(close(other), 0);
 }

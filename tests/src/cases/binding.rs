@@ -14,12 +14,12 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, Options, open_vector, pattern, same};
+use crate::bed::{Bed, Memory, Options, Send, World, open_vector, pattern, same};
 use crate::cases::shared_contexts::senders_with;
 use crate::completion::read_each;
 use crate::contexts::{Context, counts, sharing};
 use crate::link::{self, End, Listener};
-use crate::one_sided::Atomic;
+use crate::one_sided::{self, Atomic, Rma, expose, segment};
 
 const BOTH: Flags = Flags::TRANSMIT.union(Flags::RECV);
 
@@ -72,6 +72,51 @@ pub fn a_side_can_what_its_own_attributes_say<P: Provider>(bed: &Bed<P>) {
     assert_eq!(cannot(Flags::ATOMIC).errno(), Errno::OPNOTSUPP);
     endpoint.inject(&[1], 0).unwrap();
     endpoint.receive_tagged(vec![0; 8], 0, 5, 0, 3).unwrap();
+}
+
+/// "fewer capabilities than that supported by the endpoint": what an endpoint has no receives for is
+/// refused, and waits for nobody.
+pub fn what_nobody_can_receive_is_refused<P: Provider>(bed: &Bed<P>) {
+    let target = Flags::RMA | one_sided::BOTH;
+    let cases = [
+        (Flags::MSG | Flags::TAGGED | Flags::SEND, [false, false]),
+        (Flags::MSG | Flags::TAGGED | Flags::SEND | target, [false, false]),
+        (target, [false, false]),
+        (Flags::TAGGED | Flags::SEND | Flags::RECV, [false, true]),
+        (Flags::MSG | Flags::RECV, [true, false]),
+    ];
+    for (capabilities, heard) in cases {
+        let endpoint = EndpointOptions { capabilities, ..EndpointOptions::default() };
+        let sender = bed.stranger(&Options::default());
+        let target = bed.stranger(&Options { endpoint, ..Options::default() });
+        sender.vector.insert_one(target.endpoint.address()).unwrap();
+        target.vector.insert_one(sender.endpoint.address()).unwrap();
+        let world = World { nodes: vec![sender, target] };
+        for (tag, is_heard) in [None, Some(5)].into_iter().zip(heard) {
+            for (length, flags) in [(1 << 20, Flags::empty()), (8, Flags::DELIVERY_COMPLETE)] {
+                let memory = Memory::from(pattern(1, length));
+                let send = Send { pieces: memory.all(), tag, flags, ..Send::default() };
+                world.nodes[0].post_send(0, &send).unwrap();
+                if is_heard {
+                    world.nodes[1].receive(length, tag, 3);
+                    world.received(1).good();
+                    world.sent(0).good();
+                } else {
+                    world.sent(0).bad(Errno::CONNRESET);
+                }
+            }
+        }
+        if capabilities.contains(Flags::RMA) {
+            let (to, from) = (Memory::zeroed(8), Memory::from(pattern(2, 8)));
+            let region = expose(&world.nodes[1], &to, one_sided::BOTH, 0);
+            let segments = [segment(&region, 0, 8)];
+            let write = Rma { pieces: from.all(), segments: &segments, ..Rma::default() };
+            world.nodes[0].post_write(0, &write).unwrap();
+            world.sent(0).good();
+            same(&to.bytes(), &from.bytes(), "written");
+        }
+        world.nothing_more();
+    }
 }
 
 pub fn another_domains_objects_are_refused<P: Provider>(bed: &Bed<P>) {

@@ -21,7 +21,7 @@ use kestrel_core::{
 use crate::{
     bed::Bed,
     driven::Drives,
-    link::{self, Driven, ENDPOINT, End, Listener},
+    link::{self, Driven, ENDPOINT, End, Listener, options},
 };
 
 /// Who asks twice has heard before that the first request succeeded, and said so. Who accepted it
@@ -124,9 +124,28 @@ pub fn who_is_refused_is_not_enabled<P: Provider>(bed: &Bed<P>) {
     for (_, answer, expected) in &refused {
         assert_eq!(answer.as_ref(), Err(expected));
     }
-    for end in [acceptor, caller] {
+    // One that is over enables nothing either, however often it is accepted.
+    let second = End::calling(bed, listener.passive.address(), &[]);
+    let asked = listener.request(&[&second]);
+    let late = End::acceptor(bed, listener.passive.take(asked.handle).unwrap());
+    listener.passive.reject(asked.handle, b"no").unwrap();
+    for _ in 0..2 {
+        let over = ConnectionError::RequestOver { handle: asked.handle };
+        assert_eq!(late.endpoint.accept(&[]), Err(over));
+    }
+    for end in [acceptor, caller, late] {
         assert_eq!(end.endpoint.enable(), Ok(()), "a second time it would be an error");
     }
+    // "Operations that complete in error that are not associated with valid operational context will use
+    // the endpoint context in any error reporting structures" (fi_endpoint(3)).
+    let named = End::open(bed, |domain| {
+        Endpoint::open(domain, EndpointOptions { context: 77, ..options() }).unwrap()
+    });
+    named.endpoint.connect(listener.passive.address(), &[]).unwrap();
+    let asked = listener.request(&[&named]);
+    listener.passive.reject(asked.handle, &[]).unwrap();
+    let error = named.error(&[&listener]);
+    assert_eq!((error.error, error.context), (Errno::CONNREFUSED, 77));
 }
 
 /// Nobody reads the listener's events any more: its rejections have left by then. They take a moment at

@@ -24,8 +24,8 @@ fn peek<P: Provider>(world: &World<P>, flags: Flags, receive: Receive<'_>) -> Do
     world.received(1)
 }
 
-/// Peeks until the message has arrived.
-fn find<P: Provider>(world: &World<P>, flags: Flags, receive: Receive<'_>) -> Done {
+/// Peeks at the second node until the message has arrived.
+pub fn find<P: Provider>(world: &World<P>, flags: Flags, receive: Receive<'_>) -> Done {
     let mut found = None;
     world.drive("the message arrives", || {
         let done = peek(world, flags, receive);
@@ -271,7 +271,9 @@ pub fn what_is_claimed_of_a_sender_that_closes_fails<P: Provider>(bed: &Bed<P>) 
             let claimed = world.received(0);
             assert_eq!(claimed.context, context);
             match claimed.errno {
-                Some(errno) => assert_eq!((errno, context), (Errno::CONNRESET, 71)),
+                Some(errno) => {
+                    assert_eq!((errno, context, discard), (Errno::CONNRESET, 71, Flags::empty()));
+                }
                 None if discard.is_empty() => same(&into.bytes(), &bytes.bytes(), "all had come"),
                 None => {}
             }

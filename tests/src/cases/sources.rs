@@ -17,7 +17,7 @@ use kestrel_core::{
 
 use crate::{
     bed::{Bed, Memory, Node, Options, Receive, World, open_vector, pattern, same},
-    cases::addresses::named_world_with,
+    cases::{addresses::named_world_with, peek::find},
     contexts::{Context, Portal, counts, next},
     one_sided::{BOTH, Rma, expose, segment},
 };
@@ -109,6 +109,28 @@ pub fn a_strangers_remote_data_is_told<P: Provider>(bed: &Bed<P>) {
     assert_eq!(done.source_address, Some(world.nodes[0].endpoint.address()));
     same(&target.bytes(), &from.bytes(), "written all the same");
     world.sent(0).good();
+    world.nothing_more();
+}
+
+/// "If a peek request locates a matching message, the operation will complete successfully": who receives
+/// the message hears of its sender.
+pub fn a_peek_finds_what_a_stranger_sent<P: Provider>(bed: &Bed<P>) {
+    let world = stranger_and_teller(bed);
+    let tag = Some((5, 0));
+    for flags in [Flags::empty(), Flags::CLAIM, Flags::DISCARD] {
+        world.nodes[0].send(vec![1; 8], 0, Some(5), 0);
+        let found = find(&world, flags, Receive { tag, context: 4, ..Receive::default() });
+        assert_eq!((found.length, found.source), (8, FI_ADDR_NOTAVAIL), "{found:?}");
+        world.sent(0).good();
+        if flags == Flags::DISCARD {
+            continue;
+        }
+        let into = Memory::zeroed(8);
+        let receive = Receive { tag, flags, context: 4, pieces: into.all(), ..Receive::default() };
+        world.nodes[1].post_receive(&receive).unwrap();
+        let done = world.received(1);
+        assert_eq!((done.errno, done.context), (Some(Errno::ADDRNOTAVAIL), 4), "{done:?}");
+    }
     world.nothing_more();
 }
 

@@ -95,7 +95,7 @@ impl<T: Transport> Engine<T> {
         offset: u64,
         part: u64,
     ) -> Result<(), Refusal> {
-        if !self.setup.permitted.contains(Flags::REMOTE_WRITE) {
+        if !self.setup.permitted.rma.contains(Flags::REMOTE_WRITE) {
             return Err(Refusal::Access);
         }
         // No bytes are in no region.
@@ -155,7 +155,7 @@ impl<T: Transport> Engine<T> {
     /// permitted it.
     #[inline(never)]
     pub(super) fn arrive_written(&mut self, peer: PeerIndex, word: u64) {
-        if !self.setup.permitted.contains(Flags::REMOTE_WRITE) {
+        if !self.setup.permitted.rma.contains(Flags::REMOTE_WRITE) {
             return;
         }
         let (data, length) = (word & u64::from(u32::MAX), word >> 32);
@@ -199,7 +199,7 @@ impl<T: Transport> Engine<T> {
         if self.was_refused(&arrival) {
             return;
         }
-        if !self.setup.permitted.contains(Flags::REMOTE_READ) {
+        if !self.setup.permitted.rma.contains(Flags::REMOTE_READ) {
             return self.refuse_remote(&arrival, Refusal::Access);
         }
         if length == 0 {
@@ -306,7 +306,7 @@ impl<T: Transport> Engine<T> {
             (_, AtomicOperation::Read) => Flags::REMOTE_READ,
             _ => Flags::REMOTE_READ | Flags::REMOTE_WRITE,
         };
-        if !self.setup.permitted.contains(needs) {
+        if !self.setup.permitted.atomics.contains(needs) {
             return Err(Refusal::Access);
         }
         self.transport.copy_out(0, self.scratch.operands().part(0, arrival.length));

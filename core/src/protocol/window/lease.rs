@@ -92,7 +92,8 @@ impl<T: Transport> Engine<T> {
     fn arrive_invitation(&mut self, peer: PeerIndex, theirs: Invitation) {
         // What is lent to it has to be readable, whatever else is.
         let lends = self.transport.lends_to(peer).is_some();
-        let mut permitted = Access::of(self.setup.permitted, self.setup.adapter_atomics);
+        let permitted = self.setup.permitted.by_adapters(self.setup.adapter_atomics);
+        let mut permitted = Access::of(permitted);
         permitted.read |= lends;
         let ours = self.transport.admit(peer, theirs, permitted).unwrap_or_default();
         self.answer_window(peer, Reply { kind: Kind::Admit, operation: 0, words: ours });
