@@ -104,6 +104,8 @@ struct Inserter<'a, 'm, R> {
     count: usize,
     /// Numbers that are left unused.
     places: Vec<FiAddr>,
+    /// Addresses that failed since the last one that did not: only what follows shifts without them.
+    failed: usize,
 }
 
 impl<R: FnMut(Result<FiAddr, AddressVectorError>)> Inserter<'_, '_, R> {
@@ -122,6 +124,7 @@ impl<R: FnMut(Result<FiAddr, AddressVectorError>)> Inserter<'_, '_, R> {
     }
 
     fn insert_address(&mut self, address: Address) {
+        self.hold_places();
         // Before the result is told: the two may be in one place.
         let result = match &mut self.marks {
             Marks::None | Marks::Places => self.vector.insert_locked(self.writer, address),
@@ -142,6 +145,7 @@ impl<R: FnMut(Result<FiAddr, AddressVectorError>)> Inserter<'_, '_, R> {
     }
 
     fn insert_range(&mut self, range: SymmetricRange) {
+        self.hold_places();
         let run = match &self.marks {
             Marks::None | Marks::Places => self.vector.insert_run(self.writer, range),
             Marks::UserIds(_) | Marks::AuthKeys(_) => None,
@@ -155,11 +159,16 @@ impl<R: FnMut(Result<FiAddr, AddressVectorError>)> Inserter<'_, '_, R> {
         }
     }
 
-    fn tell(&mut self, result: Result<FiAddr, AddressVectorError>) {
-        if result.is_err() && matches!(self.marks, Marks::Places) {
+    /// Leaves the numbers unused that those which failed would have had.
+    fn hold_places(&mut self) {
+        for _ in 0..std::mem::take(&mut self.failed) {
             let place = self.vector.hold_place(self.writer, self.places.len());
             self.places.extend(place);
         }
+    }
+
+    fn tell(&mut self, result: Result<FiAddr, AddressVectorError>) {
+        self.failed += usize::from(result.is_err() && matches!(self.marks, Marks::Places));
         self.at += 1;
         self.count += usize::from(result.is_ok());
         (self.report)(result);
@@ -215,7 +224,7 @@ impl AddressVector {
         let writer = &mut *self.lock();
         let places = Vec::new();
         let mut inserter =
-            Inserter { vector: self, writer, marks, report, at: 0, count: 0, places };
+            Inserter { vector: self, writer, marks, report, at: 0, count: 0, places, failed: 0 };
         for candidate in candidates.into_iter().map(Into::into) {
             match &held {
                 Ok(_) => inserter.insert(candidate),

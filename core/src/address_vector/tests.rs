@@ -230,6 +230,11 @@ fn a_failed_entry_keeps_its_place_where_nobody_is_told() {
         assert_eq!(fi_addrs(&av.insert(&[nth(9), nth(10), nth(11)])), [2, 3, 5]);
         assert_eq!((av.find(&nth(9)), av.find(&nth(11)), av.len()), (Some(2), Some(5), 6));
         assert_eq!(av.find(&Address::new([0, 0, 0, 1].into(), 0)), None);
+        // Where nothing follows there is nothing to keep a place for.
+        let capacity = av.capacity();
+        let (error, count) = (AddressVectorError::Full { count: 0 }, 100_000);
+        assert_eq!(av.insert_each([Candidate::Failed { error, count }], Marks::Places, |_| ()), 0);
+        assert_eq!((av.capacity(), av.len()), (capacity, 6));
     }
 }
 
