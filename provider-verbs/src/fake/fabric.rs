@@ -35,14 +35,16 @@ pub(super) struct Pair {
     /// Receives of nothing that are posted.
     pub empty: u32,
     /// Posted and not carried out; inline ones keep their bytes.
-    waiting: VecDeque<Waiting>,
+    pub(super) waiting: VecDeque<Waiting>,
     /// Carried out without a signal since the last signal: they still take room.
     unsignalled: usize,
 }
 
-struct Waiting {
-    request: SendRequest,
+pub(super) struct Waiting {
+    pub(super) request: SendRequest,
     bytes: Vec<u8>,
+    /// That its receiver has no buffer was counted.
+    pub(super) not_ready: bool,
 }
 
 #[derive(Default)]
@@ -79,6 +81,8 @@ pub(super) struct State {
     /// What is sent arrives, and who sent it is not told.
     pub unacknowledged: bool,
     pub(super) tally: Tally,
+    /// Queue pairs whose next request waits until its receiver has a buffer.
+    pub(super) not_ready: BTreeSet<u32>,
     /// What devices have to say of themselves.
     pub troubles: Vec<(usize, Trouble)>,
     /// The connection managers.
@@ -239,7 +243,7 @@ impl State {
             self.tally.inline += 1;
             piece_at(request.segment.address, request.segment.length).append_to(&mut bytes);
         }
-        pair.waiting.push_back(Waiting { request, bytes });
+        pair.waiting.push_back(Waiting { request, bytes, not_ready: false });
         if pair.failed {
             self.fail(number)
         } else {
@@ -249,7 +253,7 @@ impl State {
     }
 
     /// Carries out what waits.
-    fn carry(&mut self, number: u32) {
+    pub(super) fn carry(&mut self, number: u32) {
         while !self.held
             && !self.must_wait(number)
             && let Some(pair) = self.pairs.get_mut(&number).filter(|pair| !pair.gone)
@@ -303,30 +307,6 @@ impl State {
         }
         self.losing_answers -= 1;
         Status::RETRIES_EXCEEDED
-    }
-
-    /// Whether what comes next needs a receive of nothing that the peer has yet to post.
-    fn must_wait(&self, number: u32) -> bool {
-        let lacks_one = |pair: &Pair| {
-            let peer = self.pairs.get(&pair.joined?.peer)?;
-            let carries_data =
-                matches!(pair.waiting.front()?.request.verb, Verb::WriteImmediate(..));
-            let takes_packets = peer.role == Role::Receives;
-            Some(carries_data && !peer.failed && !takes_packets && peer.empty == 0)
-        };
-        self.pairs.get(&number).and_then(lacks_one).unwrap_or(false)
-    }
-
-    /// More receives of nothing: who waits for them goes on.
-    pub(super) fn post_empty(&mut self, number: u32, count: u32) {
-        let Some(pair) = self.pairs.get_mut(&number) else {
-            return;
-        };
-        pair.empty += count;
-        assert!(pair.empty <= pair.role.immediates(), "more receives than the queue has room for");
-        if let Some(joined) = pair.joined {
-            self.carry(joined.peer);
-        }
     }
 
     fn note_unsignalled(&mut self, number: u32) {

@@ -11,6 +11,7 @@ mod joined;
 mod manager;
 mod memory;
 mod objects;
+mod waiting;
 
 use std::{
     net::IpAddr,
@@ -119,7 +120,7 @@ pub struct Tally {
     pub chains: u64,
     /// Looks for completions of sends.
     pub looks: u64,
-    /// Sends that found no receive posted.
+    /// Sends that found no receive posted, and waited for one.
     pub not_ready: u64,
     /// Datagrams that found no receive posted.
     pub overrun: u64,
