@@ -48,6 +48,16 @@ impl Intruder {
         Intruder { device, pair }
     }
 
+    /// One that sends to the victim, which it has not told yet that it has its answer.
+    fn unconfirmed(scene: &Scene) -> (Intruder, Raw) {
+        let intruder = Intruder::on(&scene.fabric, FakeOptions::default(), Role::Sends);
+        let mut raw = Raw::connect(scene.victim.address());
+        let hello = raw.hello(scene.victim.address());
+        let accept = raw.introduce(wire::Hello { end: intruder.end(), ..hello });
+        intruder.pair.connect(path_end().first_packet, &intruder.origin(), &accept.end).unwrap();
+        (intruder, raw)
+    }
+
     fn origin(&self) -> Origin {
         Origin { port: self.device.port_at(HOME), dscp: None, agreed: None }
     }
@@ -92,11 +102,7 @@ impl Intruder {
 fn a_write_with_data_where_packets_come_is_no_packet() {
     let mut scene = Scene::on(provider);
     stream(&mut scene.friend, &mut scene.victim, 0, 300);
-    let intruder = Intruder::on(&scene.fabric, FakeOptions::default(), Role::Sends);
-    let mut raw = Raw::connect(scene.victim.address());
-    let hello = raw.hello(scene.victim.address());
-    let accept = raw.introduce(wire::Hello { end: intruder.end(), ..hello });
-    intruder.pair.connect(path_end().first_packet, &intruder.origin(), &accept.end).unwrap();
+    let (intruder, mut raw) = Intruder::unconfirmed(&scene);
     raw.say(&Message::Confirm.encode());
     adopt(&mut scene.victim, 3);
     let mut memory = vec![0; 60_000];
@@ -118,6 +124,32 @@ fn a_write_with_data_where_packets_come_is_no_packet() {
     scene.victim.disconnect(3);
     drop(lent);
     scene.ends_well();
+}
+
+/// It does so before it has confirmed its connection, until it has taken all buffers, and behaves from then
+/// on.
+#[test]
+fn writes_with_data_before_the_confirmation_take_no_buffer_for_good() {
+    const BUFFERS: usize = 64;
+    let mut scene = Scene::on(provider);
+    let (intruder, mut raw) = Intruder::unconfirmed(&scene);
+    let nowhere = RemoteMemory { address: 0, key: 0 };
+    for _ in 0..BUFFERS {
+        intruder.post(0, |_| (), Verb::WriteImmediate(nowhere, 1));
+    }
+    assert_eq!(scene.fabric.tally().told, BUFFERS as u64);
+    // By then nothing is posted, which a look finds.
+    assert!(scene.victim.arrival().is_none());
+    raw.say(&Message::Confirm.encode());
+    adopt(&mut scene.victim, 3);
+    match event(&mut scene.victim) {
+        TransportEvent::Broken { peer: 3, reason } => {
+            assert!(reason.reason.contains("wrote"), "{}", reason.reason);
+        }
+        other => panic!("{other:?}"),
+    }
+    scene.victim.disconnect(3);
+    scene.goes_on();
 }
 
 /// A window may only lead to the port that the peer's connection comes from: for a port that nobody has,
