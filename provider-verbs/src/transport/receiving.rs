@@ -10,12 +10,15 @@ use kestrel_core::{
 use super::{CREDIT_BYTES, Came, Filled, HEAD_BYTES, Owner, RcTransport};
 use crate::{
     control::Command,
-    receive_pool::BufferIndex,
+    receive_pool::{BufferIndex, WINDOW_MIN},
     verbs::{Completion, Completions, EMPTY, Queues, Region, Status, Verb, Verbs},
 };
 
 /// Free buffers that wait at most until they are posted.
 const RETURNED_MAX: usize = 16;
+/// Packets that are kept for a connection that nobody has adopted yet: what it was granted, and one more, by
+/// which it is known that it took more.
+const EARLY_MAX: usize = WINDOW_MIN as usize + 1;
 /// What peers do that take more buffers than they are granted, or take them by a write.
 pub(super) const TOO_MANY_PACKETS: &str = "it sent more packets than it was granted";
 pub(super) const WROTE_ASTRAY: &str = "it wrote with data where packets come";
@@ -133,7 +136,11 @@ impl<V: Verbs> RcTransport<V> {
         if early.is_empty() {
             self.control.command(Command::Used { queue_pair });
         }
-        early.push(filled);
+        if early.len() < EARLY_MAX {
+            early.push(filled);
+        } else {
+            self.take_back(filled.buffer);
+        }
     }
 
     /// Whether a packet waits for a peer that is still connected.

@@ -31,7 +31,7 @@ use kestrel_verbs::{
     },
 };
 
-const DEPTHS: Depths = Depths { receives: 16, immediates: 0, sends: 16 };
+const DEPTHS: Depths = Depths { receives: 16, immediates: 0, sends: 256 };
 const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 /// A queue pair of a peer's, by which it sends what it likes.
@@ -149,6 +149,18 @@ fn writes_with_data_before_the_confirmation_take_no_buffer_for_good() {
         other => panic!("{other:?}"),
     }
     scene.victim.disconnect(3);
+    scene.goes_on();
+}
+
+/// What comes before the last word of a handshake is kept for the connection, as far as it was granted.
+#[test]
+fn packets_before_the_confirmation_take_what_was_granted() {
+    let mut scene = Scene::on(provider);
+    let (intruder, _raw) = Intruder::unconfirmed(&scene);
+    for _ in 0..200 {
+        intruder.post(0, |_| (), Verb::Send);
+        assert!(scene.victim.arrival().is_none(), "nobody has been adopted");
+    }
     scene.goes_on();
 }
 
