@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use kestrel_core::{
     memory::Piece,
     transport::{Arrival, PeerIndex},
-    wire::Head,
+    wire::{Head, Kind},
 };
 
 use super::{DEPTHS, HEAD_BYTES, UdTransport, groups::SOURCE_BYTES};
@@ -76,7 +76,8 @@ impl<V: Verbs> UdTransport<V> {
         let is_to_group = self.groups.hears(pass);
         let front = HEAD_BYTES + if is_to_group { SOURCE_BYTES } else { 0 };
         let head = Head::from_word(self.word_of(buffer, 0) as u32);
-        if bytes < front + head.words() * 8 {
+        // Nobody says goodbye by a datagram: anybody could, for anybody.
+        if head.kind != Kind::Eager as u8 || bytes < front + head.words() * 8 {
             return self.drop_stray(buffer);
         }
         let stranger = Stranger { pass, buffer, front, bytes };

@@ -1,6 +1,9 @@
 //! Peers that have the key and do what no kestrel does, on queue pairs of their own.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use crate::common::{
     FakeTransport, KEY, Scene, adopt, connect, event, provider, push,
@@ -196,6 +199,26 @@ fn open_for_datagrams(fabric: &FakeFabric, options: &FakeOptions) -> FakeTranspo
     provider(fabric, options.clone()).open_as(opening).unwrap()
 }
 
+/// What every word of a message with that number is.
+fn words_of(number: u64) -> u64 {
+    number * 0x0101_0101_0101_0101
+}
+
+/// Says something of 8 bytes to a group in somebody's name.
+fn say_to_group(intruder: &Intruder, name: u64, own: SocketAddr, kind: Kind, number: u64) {
+    let ip = group().ip();
+    let request = GroupRequest { group: ip, own: HOME, hears: false, dscp: None, managed: true };
+    let joined = intruder.device.join_group(request).unwrap();
+    let key = proof::queue_key(KEY);
+    let to = Destination { handle: joined.name(), queue_pair: EVERYBODY, key };
+    let from = wire::address_bytes(own);
+    let from = from.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+    let head = u64::from(Head::new(kind, 0).to_word());
+    let front = [head, proof::group_pass(KEY, ip), number, name];
+    let words: Vec<u64> = front.into_iter().chain(from).chain([words_of(number)]).collect();
+    intruder.send_words(&words, to);
+}
+
 /// One who speaks to a group calls itself what it has just called its pass in datagrams of its own. These
 /// are shorter than what stands in front of a message to a group.
 #[test]
@@ -215,17 +238,7 @@ fn a_pass_is_no_incarnation() {
     let head = u64::from(Head::new(Kind::Eager, 0).to_word());
     intruder.send_words(&[head, NAME, 1], to);
 
-    let ip = group().ip();
-    let request = GroupRequest { group: ip, own: HOME, hears: false, dscp: None, managed: true };
-    let joined = intruder.device.join_group(request).unwrap();
-    let to = Destination { handle: joined.name(), queue_pair: EVERYBODY, key };
-    let from = wire::address_bytes(raw.own);
-    let from = from.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
-    let front = [head, proof::group_pass(KEY, ip), 2, NAME];
-    let words: Vec<u64> =
-        front.into_iter().chain(from).chain([2 * 0x0101_0101_0101_0101]).collect();
-    intruder.send_words(&words, to);
-
+    say_to_group(&intruder, NAME, raw.own, Kind::Eager, 2);
     assert_eq!(take(&mut hearer), None, "nobody knows who it is");
     match event(&mut hearer) {
         TransportEvent::Overheard { ticket: NAME, .. } => hearer.recognize(0, NAME),
@@ -233,6 +246,28 @@ fn a_pass_is_no_incarnation() {
     }
     assert_eq!(take_soon(&mut hearer), (0, 2, 8));
     assert_eq!(take(&mut hearer), None);
+}
+
+/// A datagram names its sender, and anybody can name anybody: none is a goodbye, by which its sender would be
+/// let go of.
+#[test]
+fn no_datagram_is_a_goodbye() {
+    const NAME: u64 = 78;
+    let fabric = FakeFabric::default();
+    let options = FakeOptions { link_layer: LinkLayer::InfiniBand, ..FakeOptions::default() };
+    let mut hearer = open_for_datagrams(&fabric, &options);
+    assert_eq!(hearer.join(group(), true), Ok(Spread::Carried));
+    let intruder = Intruder::on(&fabric, options, Role::Datagrams { key: proof::queue_key(KEY) });
+    let own = SocketAddr::new(HOME, 7);
+    say_to_group(&intruder, NAME, own, Kind::Eager, 1);
+    match event(&mut hearer) {
+        TransportEvent::Overheard { ticket: NAME, .. } => hearer.recognize(0, NAME),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(take_soon(&mut hearer), (0, 1, 8));
+    say_to_group(&intruder, NAME, own, Kind::Bye, 2);
+    say_to_group(&intruder, NAME, own, Kind::Eager, 3);
+    assert_eq!(take_soon(&mut hearer), (0, 3, 8), "and no goodbye");
 }
 
 /// Everybody who asks is told what an endpoint calls itself. Who then calls itself the same takes nobody's
