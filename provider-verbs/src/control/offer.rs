@@ -139,7 +139,7 @@ pub(super) struct Caller {
 /// What the side that is connected to has made for its peer.
 pub(super) enum Answer<V: Verbs> {
     Connection(ReceiveEnd<V>),
-    Datagrams { link: u64, peer: PeerIdentity },
+    Datagrams { link: u64, peer: PeerIdentity, queue_pair: u32 },
 }
 
 impl<V: Verbs> Answer<V> {
@@ -156,7 +156,8 @@ impl<V: Verbs> Answer<V> {
         record.check().map_err(|error| (reason_of(&error), error.to_string()))?;
         if let Some(number) = record.datagrams {
             let end = path_end(&shared.origin.port, number, 0);
-            return Ok((Answer::Datagrams { link, peer }, end));
+            let queue_pair = place.map_or(0, |place| place.queue_pair);
+            return Ok((Answer::Datagrams { link, peer, queue_pair }, end));
         }
         match shared.receives.reserve() {
             Ok(true) => {}
@@ -193,7 +194,9 @@ impl<V: Verbs> Answer<V> {
     pub fn confirmed(self) -> StationEvent<V> {
         match self {
             Answer::Connection(end) => StationEvent::Incoming { end },
-            Answer::Datagrams { link, peer } => StationEvent::Heard { link, peer },
+            Answer::Datagrams { link, peer, queue_pair } => {
+                StationEvent::Heard { link, peer, queue_pair }
+            }
         }
     }
 

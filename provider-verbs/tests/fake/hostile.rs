@@ -270,6 +270,31 @@ fn no_datagram_is_a_goodbye() {
     assert_eq!(take_soon(&mut hearer), (0, 3, 8), "and no goodbye");
 }
 
+/// What the pass is made of is told to everybody who asks. It counts from the queue pair alone that its peer
+/// has said is its own.
+#[test]
+fn a_pass_that_was_computed_is_not_enough() {
+    let fabric = FakeFabric::default();
+    let options = FakeOptions::default();
+    let (mut hearer, mut speaker) =
+        (open_for_datagrams(&fabric, &options), open_for_datagrams(&fabric, &options));
+    connect(&mut speaker, &mut hearer, 0);
+    let [theirs, ours] = [&speaker, &hearer].map(|endpoint| {
+        let mut raw = Raw::connect(endpoint.address());
+        let hello = raw.hello(endpoint.address());
+        raw.introduce(wire::Hello { service: Service::Datagrams, ..hello })
+    });
+    let key = proof::queue_key(KEY);
+    let intruder = Intruder::on(&fabric, options, Role::Datagrams { key });
+    let way = intruder.device.create_address_handle(&intruder.origin(), &ours.end).unwrap();
+    let to = Destination { handle: way.name(), queue_pair: ours.end.queue_pair, key };
+    let head = u64::from(Head::new(Kind::Eager, 0).to_word());
+    let pass = theirs.incarnation ^ ours.incarnation.rotate_left(32);
+    intruder.send_words(&[head, pass, 1, words_of(1)], to);
+    assert!(push(&mut speaker, 0, 2, 8));
+    assert_eq!(take_soon(&mut hearer), (0, 2, 8), "from the peer alone");
+}
+
 /// Everybody who asks is told what an endpoint calls itself. Who then calls itself the same takes nobody's
 /// place, neither while it is there nor when it goes.
 #[test]
