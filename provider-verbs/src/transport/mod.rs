@@ -264,7 +264,7 @@ impl<V: Verbs> Transport for RcTransport<V> {
         if self.can_send(peer, true) {
             Room::Bytes(wanted.min(LIMITS.fragment))
         } else {
-            Room::Full
+            self.room_inline(peer, wanted)
         }
     }
 

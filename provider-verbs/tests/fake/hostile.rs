@@ -1,13 +1,12 @@
 //! Peers that have the key and do what no kestrel does, on queue pairs of their own.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::net::SocketAddr;
 
 use crate::common::{
-    FakeTransport, KEY, Scene, adopt, connect, event, provider, push,
-    raw::{Raw, path_end, signed},
+    FakeTransport, KEY, Scene, adopt, connect, event,
+    intruder::{HOME, Intruder},
+    provider, push,
+    raw::{Raw, signed},
     stream, take, take_soon, wait_until,
 };
 use kestrel_core::{
@@ -22,82 +21,15 @@ use kestrel_core::{
 };
 use kestrel_verbs::{
     device::LinkLayer,
-    fake::{FakeDevice, FakeFabric, FakeOptions},
-    memory::Memory,
+    fake::{FakeFabric, FakeOptions},
     testing::{
         proof,
         wire::{self, Message, RejectReason},
     },
     verbs::{
-        AddressHandle, Depths, Destination, EVERYBODY, Group, GroupRequest, Origin, PathEnd,
-        QueuePair, Region, RemoteMemory, Role, Segment, SendRequest, Verb, Verbs,
+        AddressHandle, Destination, EVERYBODY, Group, GroupRequest, RemoteMemory, Role, Verb, Verbs,
     },
 };
-
-const DEPTHS: Depths = Depths { receives: 16, immediates: 0, sends: 256 };
-const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-
-/// A queue pair of a peer's, by which it sends what it likes.
-struct Intruder {
-    device: Arc<FakeDevice>,
-    pair: <FakeDevice as Verbs>::QueuePair,
-}
-
-impl Intruder {
-    fn on(fabric: &FakeFabric, options: FakeOptions, role: Role) -> Intruder {
-        let device = Arc::new(fabric.device(options));
-        let queues = Arc::new(device.open_queues(DEPTHS).unwrap());
-        let pair = device.create_queue_pair(&queues, DEPTHS.sends, role).unwrap();
-        Intruder { device, pair }
-    }
-
-    /// One that sends to the victim, which it has not told yet that it has its answer.
-    fn unconfirmed(scene: &Scene) -> (Intruder, Raw) {
-        let intruder = Intruder::on(&scene.fabric, FakeOptions::default(), Role::Sends);
-        let mut raw = Raw::connect(scene.victim.address());
-        let hello = raw.hello(scene.victim.address());
-        let accept = raw.introduce(wire::Hello { end: intruder.end(), ..hello });
-        intruder.pair.connect(path_end().first_packet, &intruder.origin(), &accept.end).unwrap();
-        (intruder, raw)
-    }
-
-    fn origin(&self) -> Origin {
-        Origin { port: self.device.port_at(HOME), dscp: None, agreed: None }
-    }
-
-    fn end(&self) -> PathEnd {
-        let port = self.origin().port;
-        PathEnd {
-            queue_pair: self.pair.number(),
-            lid: port.lid,
-            partition_key: port.partition_key,
-            link_layer: port.link_layer,
-            gid: port.gid,
-            mtu_bytes: port.mtu_bytes,
-            ..path_end()
-        }
-    }
-
-    /// Posts what is in a region of its own, and waits until the fake has carried it.
-    fn post(&self, bytes: usize, fill: impl FnOnce(&Memory), verb: Verb) {
-        let region = self.device.allocate(bytes, false).unwrap();
-        fill(region.memory());
-        let (address, local_key) = (region.memory().address(0), region.local_key());
-        let segment = Segment { address, length: bytes as u32, local_key };
-        let (inline, signalled, fenced) = (false, true, false);
-        let request = SendRequest { request: 1, segment, inline, signalled, fenced, verb };
-        // SAFETY: the fake has carried it when the call returns, and the region lives until then.
-        unsafe { self.pair.post_sends(&[request]) }.unwrap();
-    }
-
-    /// Sends words as a datagram.
-    fn send_words(&self, words: &[u64], to: Destination) {
-        let fill = |memory: &Memory| {
-            (0..words.len()).for_each(|nth| memory.set_word(nth * 8, words[nth]));
-        };
-        self.post(words.len() * 8, fill, Verb::Datagram(to));
-    }
-}
 
 /// It is permitted to write somewhere, and does so where packets come: that takes one of the buffers, in
 /// which there is still what another peer sent. And it says that more was written than a buffer holds.

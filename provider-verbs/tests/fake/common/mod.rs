@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub mod intruder;
 pub mod raw;
 pub mod raw_managed;
 
