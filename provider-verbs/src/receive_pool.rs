@@ -94,6 +94,11 @@ impl<V: Verbs> ReceivePool<V> {
         Ok(true)
     }
 
+    /// Connections that can be promised one.
+    pub fn connections_max(&self) -> usize {
+        self.slabs_max * SLAB_BUFFERS / WINDOW_MIN as usize
+    }
+
     /// Promises the first window to a new connection; false if there is no buffer left to.
     pub fn reserve(&self) -> Result<bool, VerbsError> {
         while !self.take_spare(WINDOW_MIN) {

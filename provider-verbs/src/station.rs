@@ -53,6 +53,8 @@ pub struct ReceiveEnd<V: Verbs> {
     pub peer: PeerIdentity,
     pub place: Option<PathEnd>,
     pub managed: Option<Box<Agreement>>,
+    /// Of what its host may have: the control thread sees how long it is held.
+    pub share: Arc<()>,
 }
 
 /// The way to a peer that datagrams are sent to.

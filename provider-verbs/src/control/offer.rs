@@ -4,7 +4,11 @@
 use std::sync::Arc;
 
 use super::{
-    ManagedIdOf, StationRecord, accept::WRITES_MAX, connect::SENDS_MAX, random, wire::RejectReason,
+    ManagedIdOf, StationRecord,
+    accept::{Connected, WRITES_MAX},
+    connect::SENDS_MAX,
+    random,
+    wire::RejectReason,
 };
 use crate::{
     manager::ManagedId,
@@ -149,6 +153,7 @@ impl<V: Verbs> Answer<V> {
         record: &StationRecord<V>,
         link: u64,
         caller: &Caller,
+        connected: &mut Connected,
         join: impl FnOnce(&V::QueuePair, u32) -> Result<Option<Agreement>, VerbsError>,
     ) -> Result<(Self, PathEnd), (RejectReason, String)> {
         let shared = &record.shared;
@@ -159,6 +164,11 @@ impl<V: Verbs> Answer<V> {
             let queue_pair = place.map_or(0, |place| place.queue_pair);
             return Ok((Answer::Datagrams { link, peer, queue_pair }, end));
         }
+        let most = shared.receives.connections_max() / 2;
+        let Some(share) = connected.take(record.id, peer.address.ip(), most) else {
+            let why = "as many connections of its host stand as one may have";
+            return Err((RejectReason::Resources, why.into()));
+        };
         match shared.receives.reserve() {
             Ok(true) => {}
             Ok(false) => {
@@ -178,7 +188,7 @@ impl<V: Verbs> Answer<V> {
             (reason_of(&error), error.to_string())
         })?;
         let end = path_end(&shared.origin.port, queue_pair.number(), first_packet);
-        let taken = ReceiveEnd { queue_pair, credit, link, peer, place, managed };
+        let taken = ReceiveEnd { queue_pair, credit, link, peer, place, managed, share };
         Ok((Answer::Connection(taken), end))
     }
 

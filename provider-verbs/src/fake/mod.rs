@@ -27,7 +27,7 @@ use crate::{
     device::{Gid, GidKind, LinkLayer, Port, PortState},
     gid,
     path::Route,
-    receive_pool::IMMEDIATES,
+    receive_pool::{IMMEDIATES, RECEIVES_MAX},
     trouble::Trouble,
     verbs::{
         Depths, GroupRequest, LocalPort, Origin, PathEnd, RemoteAccess, Role, Status, Verbs,
@@ -68,6 +68,8 @@ pub struct FakeOptions {
     pub poll_burst: usize,
     /// The longest memory of an application that can be registered.
     pub registered_bytes_max: usize,
+    /// Receives that a queue of its can have.
+    pub receives: u32,
     /// Writes with data that its queues have completions for.
     pub immediates: u32,
     /// The port's MTU.
@@ -95,6 +97,7 @@ impl Default for FakeOptions {
             default_dscp: 0,
             inline_bytes_max: 220,
             poll_burst: usize::MAX,
+            receives: RECEIVES_MAX,
             immediates: IMMEDIATES,
             registered_bytes_max: 1 << 32,
             mtu_bytes: 4096,
@@ -358,7 +361,8 @@ impl Verbs for FakeDevice {
     }
 
     fn depths_max(&self) -> Depths {
-        Depths { receives: 8192, immediates: self.options.immediates, sends: 8192 }
+        let FakeOptions { receives, immediates, .. } = self.options;
+        Depths { receives, immediates, sends: 8192 }
     }
 
     fn allocate(

@@ -4,7 +4,7 @@
 //! takes in all, how many bytes core grants in all. Each comes with its complement, so that
 //! words of which only a part has been written, or nonsense, are told from credit.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use crate::{
     control::{CREDIT_WRITES_MAX, SENDS_MAX},
@@ -227,11 +227,13 @@ pub struct ReceiveLane<V: Verbs> {
     pub managed: Option<Box<Agreement>>,
     /// The peer said goodbye.
     goodbye: bool,
+    /// Of what its host may have.
+    _share: Arc<()>,
 }
 
 impl<V: Verbs> ReceiveLane<V> {
     pub fn new(end: ReceiveEnd<V>) -> Self {
-        let ReceiveEnd { queue_pair, credit, link, peer, place, managed } = end;
+        let ReceiveEnd { queue_pair, credit, link, peer, place, managed, share } = end;
         ReceiveLane {
             queue: SendQueue::new(queue_pair, CREDIT_WRITES_MAX),
             credit,
@@ -249,6 +251,7 @@ impl<V: Verbs> ReceiveLane<V> {
             place,
             managed,
             goodbye: false,
+            _share: share,
         }
     }
 

@@ -1,6 +1,9 @@
 //! Peers that have the key and do what no kestrel does, on queue pairs of their own.
 
-use std::net::SocketAddr;
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use crate::common::{
     FakeTransport, KEY, Scene, adopt, connect, event,
@@ -20,6 +23,7 @@ use kestrel_core::{
     wire::{Head, Kind},
 };
 use kestrel_verbs::{
+    RcProvider, VerbsOptions,
     device::LinkLayer,
     fake::{FakeFabric, FakeOptions},
     testing::{
@@ -295,6 +299,47 @@ fn a_host_has_so_many_senders_of_datagrams() {
     let ended = event(&mut hearer);
     assert!(matches!(ended, TransportEvent::Died { .. }), "{ended:?}");
     assert!(matches!(ask(HEARD_MAX + 1).1, Message::Accept(_)));
+}
+
+/// The same of connections, each of which is promised buffers: half of what there is, until they are let go of.
+#[test]
+fn a_host_has_half_of_the_connections() {
+    // Of 4 packets each.
+    const HALF: u32 = 512 / 4 / 2;
+    let fabric = FakeFabric::default();
+    let addresses = vec![HOME, [127, 0, 0, 9].into()];
+    let options = FakeOptions { receives: 512, addresses, ..FakeOptions::default() };
+    let make = |own: IpAddr| {
+        let device = Arc::new(fabric.device(options.clone()));
+        RcProvider::on_device(device, own, VerbsOptions::default()).unwrap()
+    };
+    let [here, there] = [HOME, [127, 0, 0, 9].into()].map(make);
+    let mut victim = here.open(None, KEY).unwrap();
+    let mut other = there.open(None, KEY).unwrap();
+    let to = victim.address();
+    let ask = || {
+        let mut raw = Raw::connect(to);
+        let nonce = raw.greeting();
+        raw.say(&signed(raw.hello(to), KEY, &nonce));
+        let answer = raw.read().expect("an answer").0;
+        (raw, answer)
+    };
+    let connected: Vec<Raw> = (0..HALF)
+        .map(|peer| {
+            let (mut raw, answer) = ask();
+            assert!(matches!(answer, Message::Accept(_)), "{peer}: {answer:?}");
+            raw.say(&Message::Confirm.encode());
+            adopt(&mut victim, peer);
+            raw
+        })
+        .collect();
+    assert_eq!(ask().1, Message::Reject(RejectReason::Resources));
+    connect(&mut other, &mut victim, HALF);
+    stream(&mut other, &mut victim, HALF, 100);
+    drop(connected);
+    assert_eq!(ask().1, Message::Reject(RejectReason::Resources), "what was promised is not back");
+    victim.disconnect(0);
+    assert!(matches!(ask().1, Message::Accept(_)));
 }
 
 /// Whoever asks and does not take what it is given has buffers promised until the endpoint hears so, whose
