@@ -184,7 +184,7 @@ impl<V: Verbs> Answer<V> {
             Ok((pair, agreement.map(Box::new)))
         });
         let (queue_pair, managed) = joined.map_err(|error| {
-            shared.receives.return_spare(WINDOW_MIN);
+            shared.receives.return_window(WINDOW_MIN);
             (reason_of(&error), error.to_string())
         })?;
         let end = path_end(&shared.origin.port, queue_pair.number(), first_packet);

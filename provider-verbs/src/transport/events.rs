@@ -273,7 +273,7 @@ impl<V: Verbs> RcTransport<V> {
         for retired in due {
             self.owners.remove(&retired.queue.number());
             retired.queue.destroy(&mut self.sends);
-            self.shared.receives.return_spare(retired.window);
+            self.shared.receives.return_window(retired.window);
         }
     }
 }

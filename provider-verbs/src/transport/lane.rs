@@ -298,7 +298,7 @@ impl<V: Verbs> ReceiveLane<V> {
         left <= self.window / 2
     }
 
-    /// How many buffers it should be promised, if `spare` are there: twice as many as long as it
+    /// How many buffers it should be promised, if `spare` can be lent: twice as many as long as it
     /// uses them up and others leave some; fewer, when there are none left for others.
     pub fn window_wanted(&self, spare: u32) -> u32 {
         let left = self.granted.wrapping_sub(self.consumed);

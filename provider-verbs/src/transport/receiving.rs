@@ -286,11 +286,11 @@ impl<V: Verbs> RcTransport<V> {
         let Some(lane) = &mut self.peers[peer as usize].receive else {
             return;
         };
-        let wanted = lane.window_wanted(pool.spare());
-        if wanted <= lane.window {
-            pool.return_spare(lane.window - wanted);
+        let wanted = lane.window_wanted(pool.lendable());
+        if wanted < lane.window {
+            pool.return_lent(lane.window - wanted);
             lane.window = wanted;
-        } else if pool.take_spare(wanted - lane.window) {
+        } else if wanted > lane.window && pool.lend(wanted - lane.window) {
             lane.window = wanted;
         }
         lane.granted = lane.consumed.wrapping_add(lane.window);

@@ -27,7 +27,7 @@ use kestrel_verbs::{
     device::LinkLayer,
     fake::{FakeFabric, FakeOptions},
     testing::{
-        proof,
+        BUFFER_BYTES, proof,
         wire::{self, Message, RejectReason},
     },
     verbs::{
@@ -340,6 +340,26 @@ fn a_host_has_half_of_the_connections() {
     assert_eq!(ask().1, Message::Reject(RejectReason::Resources), "what was promised is not back");
     victim.disconnect(0);
     assert!(matches!(ask().1, Message::Accept(_)));
+}
+
+/// Who sends much is lent more than it was promised, as far as that leaves something for more connections.
+#[test]
+fn what_is_lent_takes_no_place_of_connections() {
+    const SLAB_BUFFERS: usize = 64;
+    const SENDERS: usize = 20;
+    let fabric = FakeFabric::default();
+    let provider = provider(&fabric, FakeOptions::default());
+    let mut victim = provider.open(None, KEY).unwrap();
+    let open = || provider.open(None, KEY).unwrap();
+    let mut senders: Vec<FakeTransport> = (0..SENDERS).map(|_| open()).collect();
+    let before = fabric.tally().slabs;
+    for (peer, sender) in (0..).zip(&mut senders) {
+        connect(sender, &mut victim, peer);
+        stream(sender, &mut victim, peer, 300);
+    }
+    let buffers = SLAB_BUFFERS + (fabric.tally().slabs - before) / BUFFER_BYTES;
+    let promised = SENDERS * 4;
+    assert!(buffers <= promised + 2 * SLAB_BUFFERS, "{buffers} buffers");
 }
 
 /// Whoever asks and does not take what it is given has buffers promised until the endpoint hears so, whose
