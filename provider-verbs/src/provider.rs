@@ -25,7 +25,7 @@ use crate::{
     datagrams::{self, Parts, UdTransport},
     manager::Manager,
     receive_pool::{IMMEDIATES, RECEIVES_MAX, ReceivePool},
-    send_pool::SendPool,
+    send_pool::{BUFFERS_ALONE, BUFFERS_SHARED, SendPool},
     station::StationShared,
     transport::RcTransport,
     verbs::{Depths, Origin, QueuePair, Queues, Role, Verbs, VerbsError},
@@ -230,9 +230,9 @@ impl<V: Verbs> RcProvider<V> {
         origin: Origin,
     ) -> Result<(Arc<StationShared<V>>, SendPool<V>), Cause> {
         let most = self.device.depths_max();
-        let (wanted, slabs) = match service {
-            Service::Reliable => (RELIABLE_DEPTHS, 1),
-            Service::Datagrams => (datagrams::DEPTHS, datagrams::SLABS),
+        let (wanted, slabs, buffers) = match service {
+            Service::Reliable => (RELIABLE_DEPTHS, 1, BUFFERS_SHARED),
+            Service::Datagrams => (datagrams::DEPTHS, datagrams::SLABS, BUFFERS_ALONE),
         };
         let depths = Depths {
             receives: wanted.receives.min(most.receives),
@@ -242,7 +242,7 @@ impl<V: Verbs> RcProvider<V> {
         let queues = Arc::new(self.device.open_queues(depths)?);
         let device = self.device.clone();
         let receives = ReceivePool::new(device, queues.clone(), depths, slabs)?;
-        let sends = SendPool::new(&self.device, depths.sends)?;
+        let sends = SendPool::new(&self.device, buffers, depths.sends)?;
         let bell = EventBell::new().map_err(|error| system("an eventfd", error))?;
         let shared = StationShared::new(self.device.clone(), queues, receives, bell, origin);
         Ok((Arc::new(shared), sends))

@@ -53,6 +53,9 @@ pub struct ReceivePool<V: Verbs> {
     slabs_max: usize,
     /// Buffers that are posted and promised to nobody.
     spare: Allowance,
+    /// Of these, how many may be promised beyond first windows. What is lent is no reason to add a slab, or
+    /// those who send much would have all that there can be, and no window would be left for others.
+    lendable: Allowance,
     /// Of [`IMMEDIATES`], those that no peer has.
     immediates: Allowance,
 }
@@ -70,7 +73,10 @@ impl<V: Verbs> ReceivePool<V> {
         let (count, spare) = (AtomicUsize::new(0), Allowance::default());
         let immediates = Allowance::default();
         immediates.put(depths.immediates);
-        let pool = ReceivePool { device, queues, slabs, count, slabs_max, spare, immediates };
+        let lendable = Allowance::default();
+        lendable.put(SLAB_BUFFERS as u32);
+        let pool =
+            ReceivePool { device, queues, slabs, count, slabs_max, spare, lendable, immediates };
         for _ in 0..slabs_first {
             pool.add_slab()?;
         }
@@ -94,9 +100,14 @@ impl<V: Verbs> ReceivePool<V> {
         Ok(true)
     }
 
+    /// Connections that can be promised one.
+    pub fn connections_max(&self) -> usize {
+        self.slabs_max * SLAB_BUFFERS / WINDOW_MIN as usize
+    }
+
     /// Promises the first window to a new connection; false if there is no buffer left to.
     pub fn reserve(&self) -> Result<bool, VerbsError> {
-        while !self.take_spare(WINDOW_MIN) {
+        while !self.spare.take(WINDOW_MIN) {
             if !self.add_slab()? {
                 return Ok(false);
             }
@@ -104,19 +115,34 @@ impl<V: Verbs> ReceivePool<V> {
         Ok(true)
     }
 
-    /// Takes buffers for a promise, if there are so many.
-    pub fn take_spare(&self, count: u32) -> bool {
-        self.spare.take(count)
+    /// Promises more to a connection, if there are so many.
+    pub fn lend(&self, count: u32) -> bool {
+        if !self.lendable.take(count) {
+            return false;
+        }
+        let taken = self.spare.take(count);
+        if !taken {
+            self.lendable.put(count);
+        }
+        taken
     }
 
-    /// Buffers of a promise that ended are promised to nobody.
-    pub fn return_spare(&self, count: u32) {
+    /// Of what was lent that much is promised no more.
+    pub fn return_lent(&self, count: u32) {
         self.spare.put(count);
+        self.lendable.put(count);
     }
 
-    /// Buffers that are promised to nobody.
-    pub fn spare(&self) -> u32 {
-        self.spare.left()
+    /// Nothing is promised any more of a window.
+    pub fn return_window(&self, window: u32) {
+        let lent = window.saturating_sub(WINDOW_MIN);
+        self.return_lent(lent);
+        self.spare.put(window - lent);
+    }
+
+    /// How many can be lent.
+    pub fn lendable(&self) -> u32 {
+        self.spare.left().min(self.lendable.left())
     }
 
     /// Takes what a peer may have of writes with data that nobody has told of; 0 if there is too

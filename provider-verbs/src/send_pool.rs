@@ -4,10 +4,15 @@
 //! since a completion stands for all sends before it on its queue pair: one of 16, or every one
 //! while half of the pool is out, so that buffers which wait for a signal cannot use it up.
 //!
+//! A peer that takes no packets gives no buffers back, so each queue pair has a [`Share`].
+//!
 //! What is posted inline is copied by the posting. Until then it lies in an inline place: requests
 //! are held back, to be posted as one chain.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use kestrel_core::memory::Piece;
 
@@ -16,8 +21,13 @@ use crate::{
     verbs::{Region, Verbs, VerbsError},
 };
 
-/// Buffers of an endpoint.
-const BUFFERS: usize = 64;
+/// Buffers of an endpoint that many queue pairs share: half of them are as many as one has under way. Of
+/// several who take what they may, the parts make up half of all at least.
+pub const BUFFERS_SHARED: usize = 128;
+/// Buffers of an endpoint with one queue pair.
+pub const BUFFERS_ALONE: usize = 64;
+/// How long a queue pair waits for a buffer before it does without.
+const STARVED_AFTER: Duration = Duration::from_millis(100);
 /// The longest request that is posted inline. Units: bytes.
 pub const INLINE_BYTES_MAX: usize = 256;
 /// Requests that may be held back and go inline.
@@ -26,10 +36,58 @@ const INLINE_PLACES: usize = BUFFER_BYTES / INLINE_BYTES_MAX;
 /// A send buffer's number: an inline place, or behind those a buffer.
 pub type SlotIndex = u32;
 
+/// What a queue pair has of the pool: one more buffer is its own only while it has no more than are left.
+/// So half of all is the most that one gets, and the next gets half of the rest.
+#[derive(Default)]
+pub struct Share {
+    /// Buffers that were taken for it, and that came back.
+    taken: u32,
+    returned: u32,
+    /// When it first got none, and how many it had taken by then.
+    hungry: Option<(Instant, u32)>,
+}
+
+impl Share {
+    #[inline(always)]
+    pub fn note_taken(&mut self, slot: SlotIndex) {
+        self.taken = self.taken.wrapping_add(u32::from(!is_inline(slot)));
+    }
+
+    #[inline(always)]
+    pub fn note_returned(&mut self, slot: SlotIndex) {
+        self.returned = self.returned.wrapping_add(u32::from(!is_inline(slot)));
+    }
+
+    /// Whether it may take one more.
+    #[inline(always)]
+    pub fn admits<V: Verbs>(&self, pool: &SendPool<V>) -> bool {
+        let has = self.taken.wrapping_sub(self.returned) as usize;
+        pool.has_free() && has <= pool.free_count()
+    }
+
+    /// It gets none. Whether it has been so for long: others may keep theirs for ever.
+    #[cold]
+    #[inline(never)]
+    pub fn is_starved(&mut self) -> bool {
+        let now = Instant::now();
+        let since = self.hungry.filter(|(_, taken)| *taken == self.taken).map(|(since, _)| since);
+        self.hungry = Some((since.unwrap_or(now), self.taken));
+        since.is_some_and(|since| now.duration_since(since) >= STARVED_AFTER)
+    }
+}
+
+/// Whether that is an inline place.
+#[inline(always)]
+fn is_inline(slot: SlotIndex) -> bool {
+    slot < INLINE_PLACES as SlotIndex
+}
+
 /// The pool. One more buffer than can be out is cut into the inline places.
 pub struct SendPool<V: Verbs> {
     region: V::Region,
     free: Vec<SlotIndex>,
+    /// How many there are in all.
+    buffers: usize,
     /// Inline places that requests lie in which are held back: those below.
     inline_taken: SlotIndex,
     /// Requests under way on all queue pairs, and how many may be: each may come back as an
@@ -39,11 +97,12 @@ pub struct SendPool<V: Verbs> {
 }
 
 impl<V: Verbs> SendPool<V> {
-    pub fn new(device: &Arc<V>, under_way_max: u32) -> Result<Self, VerbsError> {
-        let region = device.allocate((BUFFERS + 1) * BUFFER_BYTES, false)?;
+    pub fn new(device: &Arc<V>, buffers: usize, under_way_max: u32) -> Result<Self, VerbsError> {
+        let region = device.allocate((buffers + 1) * BUFFER_BYTES, false)?;
         let first = INLINE_PLACES as SlotIndex;
-        let free = (first..first + BUFFERS as SlotIndex).collect();
-        Ok(SendPool { region, free, inline_taken: Self::INLINE + 1, under_way: 0, under_way_max })
+        let free = (first..first + buffers as SlotIndex).collect();
+        let (inline_taken, under_way) = (Self::INLINE + 1, 0);
+        Ok(SendPool { region, free, buffers, inline_taken, under_way, under_way_max })
     }
 
     /// Whether one more request may be under way.
@@ -76,7 +135,7 @@ impl<V: Verbs> SendPool<V> {
     /// Whether that is an inline place.
     #[inline(always)]
     pub fn is_inline(slot: SlotIndex) -> bool {
-        slot < INLINE_PLACES as SlotIndex
+        is_inline(slot)
     }
 
     /// Takes an inline place for a request that is held back, if one is left.
@@ -131,7 +190,7 @@ impl<V: Verbs> SendPool<V> {
     /// Whether so much is out that each send has to be signalled.
     #[inline(always)]
     pub fn is_scarce(&self) -> bool {
-        self.free.len() < BUFFERS / 2 || self.under_way > self.under_way_max / 2
+        self.free.len() < self.buffers / 2 || self.under_way > self.under_way_max / 2
     }
 
     /// Gives a buffer back.

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use crate::{
-    send_pool::{INLINE_BYTES_MAX, SendPool, SlotIndex},
+    send_pool::{INLINE_BYTES_MAX, SendPool, Share, SlotIndex},
     verbs::{QueuePair, Region, RemoteMemory, Segment, SendRequest, Verb, Verbs, VerbsError},
 };
 
@@ -23,6 +23,8 @@ pub struct SendQueue<V: Verbs> {
     inline_bytes_max: usize,
     /// The buffers of what is under way or held back, oldest first.
     under_way: VecDeque<SlotIndex>,
+    /// How many buffers that is.
+    share: Share,
     /// What is held back, oldest first.
     held: Vec<SendRequest>,
     /// The number of the last request.
@@ -38,13 +40,14 @@ impl<V: Verbs> SendQueue<V> {
         let (depth, inline_bytes_max) =
             (depth as usize, pair.inline_bytes_max().min(INLINE_BYTES_MAX));
         let (signal_every, held) = (SIGNAL_EVERY.min(depth as u32 / 2).max(1), Vec::new());
-        let (posted, unsignalled) = (0, 0);
+        let (posted, unsignalled, share) = (0, 0, Share::default());
         SendQueue {
             pair,
             depth,
             signal_every,
             inline_bytes_max,
             under_way,
+            share,
             held,
             posted,
             unsignalled,
@@ -76,8 +79,24 @@ impl<V: Verbs> SendQueue<V> {
         (self.depth - self.under_way.len()).min(pool.places())
     }
 
+    /// Whether one more request may have a buffer, if it needs one.
+    #[inline(always)]
+    pub fn may_take(&self, pool: &SendPool<V>) -> bool {
+        self.share.admits(pool)
+    }
+
+    /// It may not: whether that has been so for long.
+    pub fn is_starved(&mut self) -> bool {
+        self.share.is_starved()
+    }
+
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()
+    }
+
+    /// The longest request that can be posted inline. Units: bytes.
+    pub fn inline_bytes_max(&self) -> usize {
+        self.inline_bytes_max
     }
 
     /// Whether so many bytes can be posted inline.
@@ -102,6 +121,7 @@ impl<V: Verbs> SendQueue<V> {
         let posted = self.post_held();
         if posted.is_err() && alone {
             self.under_way.pop_back();
+            self.share.note_returned(slot);
             pool.note_over(slot);
             (self.posted, self.unsignalled) = (self.posted.wrapping_sub(1), unsignalled);
         }
@@ -161,6 +181,7 @@ impl<V: Verbs> SendQueue<V> {
         self.posted = number;
         self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
         self.under_way.push_back(slot);
+        self.share.note_taken(slot);
         pool.note_posted();
     }
 
@@ -191,6 +212,7 @@ impl<V: Verbs> SendQueue<V> {
         let left = self.posted.wrapping_sub(number) as usize;
         while self.under_way.len() > left {
             if let Some(slot) = self.under_way.pop_front() {
+                self.share.note_returned(slot);
                 pool.note_over(slot);
             }
         }

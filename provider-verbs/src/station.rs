@@ -53,6 +53,8 @@ pub struct ReceiveEnd<V: Verbs> {
     pub peer: PeerIdentity,
     pub place: Option<PathEnd>,
     pub managed: Option<Box<Agreement>>,
+    /// Of what its host may have: the control thread sees how long it is held.
+    pub share: Arc<()>,
 }
 
 /// The way to a peer that datagrams are sent to.
@@ -74,8 +76,8 @@ pub enum StationEvent<V: Verbs> {
     Incoming { end: ReceiveEnd<V> },
     /// The way to a peer, as asked for: what `Connected` is to datagrams.
     Found { request: u32, way: Way<V> },
-    /// A peer that will send datagrams.
-    Heard { link: u64, peer: PeerIdentity },
+    /// A peer that will send datagrams, and from which queue pair.
+    Heard { link: u64, peer: PeerIdentity, queue_pair: u32 },
     /// A connection whose peer has ended it before it confirmed it: it stood if packets have come of it.
     Left { end: ReceiveEnd<V> },
     /// A queue pair that receives, of a connection that came to nothing, in error. A window was promised: the

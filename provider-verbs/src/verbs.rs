@@ -100,6 +100,8 @@ pub struct Completion {
     pub immediate: Option<u32>,
     /// The number of the queue pair, ours.
     pub queue_pair: u32,
+    /// Of a datagram that arrived: the number of the queue pair that sent it, on its device.
+    pub sender: u32,
 }
 
 /// What receives of nothing are called: one is taken by each write that carries data.

@@ -11,12 +11,13 @@ use rustix::{
     io::Errno,
 };
 
+mod connected;
 mod heard;
 mod managed;
 mod shares;
 
 use self::shares::SILENCE_MAX;
-pub(super) use self::{heard::Heard, shares::Abandoned};
+pub(super) use self::{connected::Connected, heard::Heard, shares::Abandoned};
 use super::{
     ManagedIdOf,
     line::Line,
@@ -304,7 +305,8 @@ impl<V: Verbs> ControlThread<V> {
         address.set_port(hello.from.port());
         let peer = PeerIdentity { address, incarnation: hello.incarnation, key: key.number };
         let caller = Caller { peer, credit: hello.credit, place: Some(hello.end) };
-        let (made, end) = Answer::new(record, id, &caller, |pair, first_packet| {
+        let connected = &mut self.connected;
+        let (made, end) = Answer::new(record, id, &caller, connected, |pair, first_packet| {
             let (device, origin) = (record.shared.device.name(), &record.shared.origin);
             let join = || pair.connect(first_packet, origin, &hello.end).map(|()| None);
             self.nowhere.look(device, &origin.port, address.ip(), &hello.end, join)

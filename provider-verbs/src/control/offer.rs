@@ -4,7 +4,11 @@
 use std::sync::Arc;
 
 use super::{
-    ManagedIdOf, StationRecord, accept::WRITES_MAX, connect::SENDS_MAX, random, wire::RejectReason,
+    ManagedIdOf, StationRecord,
+    accept::{Connected, WRITES_MAX},
+    connect::SENDS_MAX,
+    random,
+    wire::RejectReason,
 };
 use crate::{
     manager::ManagedId,
@@ -139,7 +143,7 @@ pub(super) struct Caller {
 /// What the side that is connected to has made for its peer.
 pub(super) enum Answer<V: Verbs> {
     Connection(ReceiveEnd<V>),
-    Datagrams { link: u64, peer: PeerIdentity },
+    Datagrams { link: u64, peer: PeerIdentity, queue_pair: u32 },
 }
 
 impl<V: Verbs> Answer<V> {
@@ -149,6 +153,7 @@ impl<V: Verbs> Answer<V> {
         record: &StationRecord<V>,
         link: u64,
         caller: &Caller,
+        connected: &mut Connected,
         join: impl FnOnce(&V::QueuePair, u32) -> Result<Option<Agreement>, VerbsError>,
     ) -> Result<(Self, PathEnd), (RejectReason, String)> {
         let shared = &record.shared;
@@ -156,8 +161,14 @@ impl<V: Verbs> Answer<V> {
         record.check().map_err(|error| (reason_of(&error), error.to_string()))?;
         if let Some(number) = record.datagrams {
             let end = path_end(&shared.origin.port, number, 0);
-            return Ok((Answer::Datagrams { link, peer }, end));
+            let queue_pair = place.map_or(0, |place| place.queue_pair);
+            return Ok((Answer::Datagrams { link, peer, queue_pair }, end));
         }
+        let most = shared.receives.connections_max() / 2;
+        let Some(share) = connected.take(record.id, peer.address.ip(), most) else {
+            let why = "as many connections of its host stand as one may have";
+            return Err((RejectReason::Resources, why.into()));
+        };
         match shared.receives.reserve() {
             Ok(true) => {}
             Ok(false) => {
@@ -173,11 +184,11 @@ impl<V: Verbs> Answer<V> {
             Ok((pair, agreement.map(Box::new)))
         });
         let (queue_pair, managed) = joined.map_err(|error| {
-            shared.receives.return_spare(WINDOW_MIN);
+            shared.receives.return_window(WINDOW_MIN);
             (reason_of(&error), error.to_string())
         })?;
         let end = path_end(&shared.origin.port, queue_pair.number(), first_packet);
-        let taken = ReceiveEnd { queue_pair, credit, link, peer, place, managed };
+        let taken = ReceiveEnd { queue_pair, credit, link, peer, place, managed, share };
         Ok((Answer::Connection(taken), end))
     }
 
@@ -193,7 +204,9 @@ impl<V: Verbs> Answer<V> {
     pub fn confirmed(self) -> StationEvent<V> {
         match self {
             Answer::Connection(end) => StationEvent::Incoming { end },
-            Answer::Datagrams { link, peer } => StationEvent::Heard { link, peer },
+            Answer::Datagrams { link, peer, queue_pair } => {
+                StationEvent::Heard { link, peer, queue_pair }
+            }
         }
     }
 

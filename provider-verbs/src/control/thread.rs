@@ -21,7 +21,7 @@ use rustix::{
 
 use super::{
     Command, Orders, StationRecord,
-    accept::{Abandoned, Heard, Incoming, PAUSE},
+    accept::{Abandoned, Connected, Heard, Incoming, PAUSE},
     connect::Outgoing,
     line::Line,
     managed::PROBE,
@@ -97,6 +97,7 @@ pub(super) struct ControlThread<V: Verbs> {
     pub(super) incoming: HashMap<u64, Incoming<V>>,
     pub(super) links: HashMap<u64, Link<V>>,
     pub(super) heard: Heard,
+    pub(super) connected: Connected,
     pub(super) nowhere: Nowhere,
     /// Handshakes that came to nothing, as long as their endpoints do not know.
     pub(super) abandoned: Vec<Abandoned>,
@@ -136,6 +137,7 @@ impl<V: Verbs> ControlThread<V> {
             incoming: HashMap::new(),
             links: HashMap::new(),
             heard: Heard::default(),
+            connected: Connected::default(),
             nowhere: Nowhere::default(),
             abandoned: Vec::new(),
             manager: None,

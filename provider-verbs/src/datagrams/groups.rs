@@ -146,7 +146,7 @@ impl<V: Verbs> Multicast for UdTransport<V> {
 
     fn recognize(&mut self, peer: PeerIndex, incarnation: u64) {
         self.groups.sources.insert(incarnation, Some(peer));
-        self.admit_strangers(incarnation, peer, HEAD_BYTES + SOURCE_BYTES);
+        self.admit_strangers(peer, |it| it.is_overheard_from(incarnation));
     }
 
     fn push_to_group(

@@ -37,7 +37,7 @@ use kestrel_core::{
 
 use self::{
     groups::Groups,
-    peers::{Peer, Retired, Told},
+    peers::{Offer, Peer, Retired, Speaker, Told},
     receiving::{Packet, Stranger},
 };
 use crate::{
@@ -46,7 +46,7 @@ use crate::{
     receive_pool::{BUFFER_BYTES, BufferIndex, SLAB_BUFFERS},
     send_pool::SendPool,
     send_queue::SendQueue,
-    station::{PeerIdentity, StationShared},
+    station::StationShared,
     verbs::{Depths, GRH_BYTES, Verbs},
 };
 
@@ -88,7 +88,7 @@ pub struct UdTransport<V: Verbs> {
     /// Peers by their TCP connections.
     links: HashMap<u64, PeerIndex>,
     /// Peers by what their datagrams carry.
-    passes: HashMap<u64, PeerIndex>,
+    passes: HashMap<u64, Speaker>,
     /// Datagrams that nobody has consumed, oldest first.
     arrived: VecDeque<Packet>,
     /// Those of senders that nobody has adopted yet.
@@ -102,7 +102,7 @@ pub struct UdTransport<V: Verbs> {
     /// Buffers that are free and not posted yet.
     returned: Vec<BufferIndex>,
     looks: u32,
-    offers: HashMap<u64, PeerIdentity>,
+    offers: HashMap<u64, Offer>,
     events: VecDeque<Told<V>>,
     /// Ways that are not used any more, until what was sent on them has left.
     retired: Vec<Retired<V>>,

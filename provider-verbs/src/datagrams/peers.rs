@@ -7,11 +7,11 @@ use kestrel_core::{
     transport::{PeerIndex, TransportEvent},
 };
 
-use super::{HEAD_BYTES, UdTransport};
+use super::{UdTransport, receiving::Stranger};
 use crate::{
     control::{Command, proof},
     receipt::Receipt,
-    station::{StationEvent, Way},
+    station::{PeerIdentity, StationEvent, Way},
     verbs::Verbs,
 };
 
@@ -38,6 +38,20 @@ impl<V: Verbs> Peer<V> {
 struct Heard {
     link: u64,
     pass: u64,
+}
+
+/// Who will send, and from which queue pair.
+pub(super) struct Offer {
+    peer: PeerIdentity,
+    queue_pair: u32,
+}
+
+/// Whose datagrams carry a pass, if they come from that queue pair. The pass alone can be computed by
+/// whoever has the key.
+#[derive(Clone, Copy)]
+pub(super) struct Speaker {
+    pub(super) peer: PeerIndex,
+    pub(super) queue_pair: u32,
 }
 
 /// What is not used any more, but may still be named.
@@ -110,8 +124,8 @@ impl<V: Verbs> UdTransport<V> {
                 self.peer(peer).connecting = false;
                 self.tell(TransportEvent::Failed { peer, reason: error.into() });
             }
-            StationEvent::Heard { link, peer } => {
-                self.offers.insert(link, peer);
+            StationEvent::Heard { link, peer, queue_pair } => {
+                self.offers.insert(link, Offer { peer, queue_pair });
                 let (address, incarnation) = (Address::from(peer.address), peer.incarnation);
                 let key = peer.key;
                 self.tell(TransportEvent::Incoming { ticket: link, address, incarnation, key });
@@ -138,11 +152,11 @@ impl<V: Verbs> UdTransport<V> {
     }
 
     pub(super) fn adopt_offer(&mut self, peer: PeerIndex, ticket: u64) {
-        let Some(offer) = self.offers.remove(&ticket) else {
+        let Some(Offer { peer: offer, queue_pair }) = self.offers.remove(&ticket) else {
             return;
         };
         let pass = self.pass_of(offer.incarnation, self.incarnation, offer.key);
-        if self.passes.get(&pass).is_some_and(|other| *other != peer) {
+        if self.passes.get(&pass).is_some_and(|other| other.peer != peer) {
             // It would take the other's datagrams for its own, and leave it unheard when it goes.
             self.control.command(Command::HangUp { link: ticket, receipt: Receipt::default() });
             let address = offer.address;
@@ -153,9 +167,10 @@ impl<V: Verbs> UdTransport<V> {
         }
         self.drop_heard(peer);
         self.links.insert(ticket, peer);
-        self.passes.insert(pass, peer);
+        self.passes.insert(pass, Speaker { peer, queue_pair });
         self.peer(peer).heard = Some(Heard { link: ticket, pass });
-        self.admit_strangers(pass, peer, HEAD_BYTES);
+        let is_its = |it: &Stranger| it.is_from(pass, queue_pair);
+        self.admit_strangers(peer, is_its);
     }
 
     pub(super) fn drop_way(&mut self, peer: PeerIndex) {

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use kestrel_core::{
     memory::Piece,
     transport::{Arrival, PeerIndex},
-    wire::Head,
+    wire::{Head, Kind},
 };
 
-use super::{DEPTHS, HEAD_BYTES, UdTransport, groups::SOURCE_BYTES};
+use super::{DEPTHS, HEAD_BYTES, UdTransport, groups::SOURCE_BYTES, peers::Speaker};
 use crate::{
     receive_pool::BufferIndex,
     verbs::{Completion, Completions, GRH_BYTES, Queues, Region, Status, Verbs},
@@ -37,6 +37,21 @@ pub(super) struct Stranger {
     /// Bytes in front of its words: with a group's there are more.
     pub(super) front: usize,
     pub(super) bytes: usize,
+    /// The queue pair that sent it.
+    pub(super) sender: u32,
+}
+
+impl Stranger {
+    /// Whether it came directly from that queue pair, with that pass. A pass may be what somebody else calls
+    /// its incarnation.
+    pub(super) fn is_from(&self, pass: u64, queue_pair: u32) -> bool {
+        (self.pass, self.front, self.sender) == (pass, HEAD_BYTES, queue_pair)
+    }
+
+    /// Whether it came by a group, from who calls itself that.
+    pub(super) fn is_overheard_from(&self, incarnation: u64) -> bool {
+        (self.pass, self.front) == (incarnation, HEAD_BYTES + SOURCE_BYTES)
+    }
 }
 
 impl<V: Verbs> UdTransport<V> {
@@ -76,13 +91,18 @@ impl<V: Verbs> UdTransport<V> {
         let is_to_group = self.groups.hears(pass);
         let front = HEAD_BYTES + if is_to_group { SOURCE_BYTES } else { 0 };
         let head = Head::from_word(self.word_of(buffer, 0) as u32);
-        if bytes < front + head.words() * 8 {
+        // Nobody says goodbye by a datagram: anybody could, for anybody.
+        if head.kind != Kind::Eager as u8 || bytes < front + head.words() * 8 {
             return self.drop_stray(buffer);
         }
-        let stranger = Stranger { pass, buffer, front, bytes };
+        let sender = completion.sender;
+        let stranger = Stranger { pass, buffer, front, bytes, sender };
         match self.passes.get(&pass) {
             _ if is_to_group => self.group_arrived(stranger),
-            Some(&peer) => self.arrived.push_back(Packet { peer, buffer, front, bytes }),
+            Some(&Speaker { peer, queue_pair }) if queue_pair == sender => {
+                self.arrived.push_back(Packet { peer, buffer, front, bytes });
+            }
+            Some(_) => self.drop_stray(buffer),
             None => self.keep_stranger(stranger),
         }
     }
@@ -121,14 +141,12 @@ impl<V: Verbs> UdTransport<V> {
     }
 
     /// `peer` has been adopted: what it sent before that is there.
-    pub(super) fn admit_strangers(&mut self, pass: u64, peer: PeerIndex, front: usize) {
-        // A pass may be what somebody else calls its incarnation.
-        let is_its = |it: &Stranger| it.pass == pass && it.front == front;
+    pub(super) fn admit_strangers(&mut self, peer: PeerIndex, is_its: impl Fn(&Stranger) -> bool) {
         let (known, unknown): (VecDeque<_>, _) =
             std::mem::take(&mut self.strangers).into_iter().partition(is_its);
         self.strangers = unknown;
         let packet =
-            |Stranger { buffer, bytes, .. }: Stranger| Packet { peer, buffer, front, bytes };
+            |Stranger { buffer, front, bytes, .. }: Stranger| Packet { peer, buffer, front, bytes };
         self.arrived.extend(known.into_iter().map(packet));
     }
 

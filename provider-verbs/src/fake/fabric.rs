@@ -19,6 +19,16 @@ use crate::verbs::{
     SendRequest, Status, Verb,
 };
 
+/// A request that is done, of which nothing is to be said.
+const DONE: Completion = Completion {
+    request: 0,
+    status: Status::SUCCESS,
+    bytes: 0,
+    immediate: None,
+    queue_pair: 0,
+    sender: 0,
+};
+
 /// A queue pair.
 pub(super) struct Pair {
     pub device: usize,
@@ -35,14 +45,16 @@ pub(super) struct Pair {
     /// Receives of nothing that are posted.
     pub empty: u32,
     /// Posted and not carried out; inline ones keep their bytes.
-    waiting: VecDeque<Waiting>,
+    pub(super) waiting: VecDeque<Waiting>,
     /// Carried out without a signal since the last signal: they still take room.
     unsignalled: usize,
 }
 
-struct Waiting {
-    request: SendRequest,
+pub(super) struct Waiting {
+    pub(super) request: SendRequest,
     bytes: Vec<u8>,
+    /// That its receiver has no buffer was counted.
+    pub(super) not_ready: bool,
 }
 
 #[derive(Default)]
@@ -79,6 +91,8 @@ pub(super) struct State {
     /// What is sent arrives, and who sent it is not told.
     pub unacknowledged: bool,
     pub(super) tally: Tally,
+    /// Queue pairs whose next request waits until its receiver has a buffer.
+    pub(super) not_ready: BTreeSet<u32>,
     /// What devices have to say of themselves.
     pub troubles: Vec<(usize, Trouble)>,
     /// The connection managers.
@@ -186,7 +200,9 @@ impl State {
             let (empty, waiting, joined) =
                 (std::mem::take(&mut pair.empty), std::mem::take(&mut pair.waiting), pair.joined);
             for _ in 0..empty {
-                self.complete_receive(number, EMPTY, Status::FLUSHED, 0, None);
+                let status = Status::FLUSHED;
+                let flushed = Completion { request: EMPTY, status, queue_pair: number, ..DONE };
+                self.complete_receive(flushed);
             }
             for waiting in waiting {
                 self.complete_send(number, waiting.request.request, Status::FLUSHED);
@@ -239,7 +255,7 @@ impl State {
             self.tally.inline += 1;
             piece_at(request.segment.address, request.segment.length).append_to(&mut bytes);
         }
-        pair.waiting.push_back(Waiting { request, bytes });
+        pair.waiting.push_back(Waiting { request, bytes, not_ready: false });
         if pair.failed {
             self.fail(number)
         } else {
@@ -249,7 +265,7 @@ impl State {
     }
 
     /// Carries out what waits.
-    fn carry(&mut self, number: u32) {
+    pub(super) fn carry(&mut self, number: u32) {
         while !self.held
             && !self.must_wait(number)
             && let Some(pair) = self.pairs.get_mut(&number).filter(|pair| !pair.gone)
@@ -305,30 +321,6 @@ impl State {
         Status::RETRIES_EXCEEDED
     }
 
-    /// Whether what comes next needs a receive of nothing that the peer has yet to post.
-    fn must_wait(&self, number: u32) -> bool {
-        let lacks_one = |pair: &Pair| {
-            let peer = self.pairs.get(&pair.joined?.peer)?;
-            let carries_data =
-                matches!(pair.waiting.front()?.request.verb, Verb::WriteImmediate(..));
-            let takes_packets = peer.role == Role::Receives;
-            Some(carries_data && !peer.failed && !takes_packets && peer.empty == 0)
-        };
-        self.pairs.get(&number).and_then(lacks_one).unwrap_or(false)
-    }
-
-    /// More receives of nothing: who waits for them goes on.
-    pub(super) fn post_empty(&mut self, number: u32, count: u32) {
-        let Some(pair) = self.pairs.get_mut(&number) else {
-            return;
-        };
-        pair.empty += count;
-        assert!(pair.empty <= pair.role.immediates(), "more receives than the queue has room for");
-        if let Some(joined) = pair.joined {
-            self.carry(joined.peer);
-        }
-    }
-
     fn note_unsignalled(&mut self, number: u32) {
         if let Some(pair) = self.pairs.get_mut(&number) {
             pair.unsignalled += 1;
@@ -337,7 +329,7 @@ impl State {
 
     fn carry_one(&mut self, number: u32, waiting: &Waiting) -> Status {
         if let Verb::Datagram(to) = waiting.request.verb {
-            self.carry_datagram(to, &waiting.bytes);
+            self.carry_datagram(number, to, &waiting.bytes);
             return Status::SUCCESS;
         }
         let Some(joined) = self.pairs.get(&number).and_then(|pair| pair.joined) else {
@@ -368,7 +360,9 @@ impl State {
             Verb::Atomic(remote, change) => {
                 self.change(remote, role.admits(), change, &waiting.request.segment)
             }
-            Verb::Send if role == Role::Receives => self.deliver(to, queues, &waiting.bytes),
+            Verb::Send if role == Role::Receives => {
+                self.deliver(number, to, queues, &waiting.bytes)
+            }
             Verb::Send | Verb::Datagram(_) => {
                 self.tally.not_ready += 1;
                 Status::RECEIVER_NOT_READY
@@ -377,7 +371,7 @@ impl State {
     }
 
     /// Nobody says what has become of a datagram.
-    fn carry_datagram(&mut self, to: Destination, bytes: &[u8]) {
+    fn carry_datagram(&mut self, from: u32, to: Destination, bytes: &[u8]) {
         if self.losing > 0 {
             self.losing -= 1;
             return;
@@ -387,14 +381,14 @@ impl State {
             let hears = |(group, pair): &(GroupAddress, u32)| (*group == place).then_some(*pair);
             let all: Vec<u32> = self.groups.iter().filter_map(hears).collect();
             for queue_pair in all {
-                self.take_datagram(Destination { queue_pair, ..to }, bytes);
+                self.take_datagram(from, Destination { queue_pair, ..to }, bytes);
             }
         } else {
-            self.take_datagram(to, bytes);
+            self.take_datagram(from, to, bytes);
         }
     }
 
-    fn take_datagram(&mut self, to: Destination, bytes: &[u8]) {
+    fn take_datagram(&mut self, from: u32, to: Destination, bytes: &[u8]) {
         let Some(pair) = self.pairs.get(&to.queue_pair).filter(|pair| !pair.failed && !pair.gone)
         else {
             return;
@@ -409,7 +403,7 @@ impl State {
         }
         let mut whole = vec![0xdb; GRH_BYTES];
         whole.extend_from_slice(bytes);
-        self.deliver(to.queue_pair, queues, &whole);
+        self.deliver(from, to.queue_pair, queues, &whole);
     }
 
     /// Fills what is posted.
@@ -417,11 +411,11 @@ impl State {
         let takes =
             |pair: &Pair| pair.queues == queues && matches!(pair.role, Role::Datagrams { .. });
         if let Some(to) = self.pairs.iter().find_map(|(to, pair)| takes(pair).then_some(*to)) {
-            while self.deliver(to, queues, &[0; GRH_BYTES]) == Status::SUCCESS {}
+            while self.deliver(0, to, queues, &[0; GRH_BYTES]) == Status::SUCCESS {}
         }
     }
 
-    fn deliver(&mut self, to: u32, queues: u64, bytes: &[u8]) -> Status {
+    fn deliver(&mut self, from: u32, to: u32, queues: u64, bytes: &[u8]) -> Status {
         let Some(receive) = self.queues.get_mut(&queues).and_then(|q| q.posted.pop_front()) else {
             self.tally.not_ready += 1;
             return Status::RECEIVER_NOT_READY;
@@ -430,7 +424,9 @@ impl State {
             return Status::REMOTE_INVALID;
         }
         piece_at(receive.segment.address, receive.segment.length).fill(bytes);
-        self.complete_receive(to, receive.request, Status::SUCCESS, bytes.len() as u32, None);
+        let (request, bytes) = (receive.request, bytes.len() as u32);
+        let came = Completion { request, bytes, queue_pair: to, sender: from, ..DONE };
+        self.complete_receive(came);
         Status::SUCCESS
     }
 
@@ -450,21 +446,15 @@ impl State {
             receive.request
         };
         self.tally.told += 1;
-        self.complete_receive(to, request, Status::SUCCESS, bytes, Some(data));
+        let immediate = Some(data);
+        let written = Completion { request, bytes, immediate, queue_pair: to, ..DONE };
+        self.complete_receive(written);
         Status::SUCCESS
     }
 
-    fn complete_receive(
-        &mut self,
-        queue_pair: u32,
-        request: u64,
-        status: Status,
-        bytes: u32,
-        immediate: Option<u32>,
-    ) {
-        let queues = self.pairs.get(&queue_pair).map_or(0, |pair| pair.queues);
+    fn complete_receive(&mut self, completion: Completion) {
+        let queues = self.pairs.get(&completion.queue_pair).map_or(0, |pair| pair.queues);
         if let Some(queues) = self.queues.get_mut(&queues) {
-            let completion = Completion { request, status, bytes, immediate, queue_pair };
             queues.receives.push_back(completion);
             queues.notify();
         }
@@ -475,8 +465,7 @@ impl State {
             return;
         };
         pair.unsignalled = 0;
-        let completion =
-            Completion { request, status, bytes: 0, immediate: None, queue_pair: number };
+        let completion = Completion { request, status, queue_pair: number, ..DONE };
         if let Some(queues) = self.queues.get_mut(&pair.queues) {
             queues.sends.push_back(completion);
             queues.notify();

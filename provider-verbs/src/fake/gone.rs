@@ -43,6 +43,8 @@ impl FakeDevice {
                 pair.queues
             })
             .collect();
+        // Who waits for a receive of theirs is not answered any more.
+        state.shared_posted();
         queues.sort_unstable();
         queues.dedup();
         queues

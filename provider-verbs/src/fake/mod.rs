@@ -11,6 +11,7 @@ mod joined;
 mod manager;
 mod memory;
 mod objects;
+mod waiting;
 
 use std::{
     net::IpAddr,
@@ -26,7 +27,7 @@ use crate::{
     device::{Gid, GidKind, LinkLayer, Port, PortState},
     gid,
     path::Route,
-    receive_pool::IMMEDIATES,
+    receive_pool::{IMMEDIATES, RECEIVES_MAX},
     trouble::Trouble,
     verbs::{
         Depths, GroupRequest, LocalPort, Origin, PathEnd, RemoteAccess, Role, Status, Verbs,
@@ -67,6 +68,8 @@ pub struct FakeOptions {
     pub poll_burst: usize,
     /// The longest memory of an application that can be registered.
     pub registered_bytes_max: usize,
+    /// Receives that a queue of its can have.
+    pub receives: u32,
     /// Writes with data that its queues have completions for.
     pub immediates: u32,
     /// The port's MTU.
@@ -94,6 +97,7 @@ impl Default for FakeOptions {
             default_dscp: 0,
             inline_bytes_max: 220,
             poll_burst: usize::MAX,
+            receives: RECEIVES_MAX,
             immediates: IMMEDIATES,
             registered_bytes_max: 1 << 32,
             mtu_bytes: 4096,
@@ -119,7 +123,7 @@ pub struct Tally {
     pub chains: u64,
     /// Looks for completions of sends.
     pub looks: u64,
-    /// Sends that found no receive posted.
+    /// Sends that found no receive posted, and waited for one.
     pub not_ready: u64,
     /// Datagrams that found no receive posted.
     pub overrun: u64,
@@ -357,7 +361,8 @@ impl Verbs for FakeDevice {
     }
 
     fn depths_max(&self) -> Depths {
-        Depths { receives: 8192, immediates: self.options.immediates, sends: 8192 }
+        let FakeOptions { receives, immediates, .. } = self.options;
+        Depths { receives, immediates, sends: 8192 }
     }
 
     fn allocate(

@@ -202,6 +202,7 @@ impl Queues for FakeQueues {
         if state.flooding {
             state.flood(self.number);
         }
+        state.shared_posted();
         drop(state);
         if fits { Ok(()) } else { Err(refusal(&self.device, "ibv_post_srq_recv", libc::ENOMEM)) }
     }

@@ -30,9 +30,9 @@ use crate::{
 /// How often a packet is sent again. 7 would mean for ever on rxe.
 pub(super) const RETRIES: u8 = 6;
 /// The same for a receiver without buffers: for ever. Where a packet has credit there is one, unless another
-/// sender took more than it was granted; and a write that carries data waits until the peer has taken what
-/// earlier ones carried, as a packet waits for credit. A peer that is gone does not even say that it is not
-/// ready.
+/// sender took more than it was granted, or the peer grants what it has not (and keeps a share of our send
+/// buffers); and a write that carries data waits until the peer has taken what earlier ones carried, as a
+/// packet waits for credit. A peer that is gone does not even say that it is not ready.
 pub(super) const NOT_READY_RETRIES: u8 = 7;
 /// How long a receiver asks to wait then: 0.64 ms.
 const NOT_READY_TIMER: u8 = 12;

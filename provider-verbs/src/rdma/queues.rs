@@ -145,6 +145,7 @@ fn poll(queue: &Handle<ibv_cq>, into: &mut Completions) {
             bytes: from.byte_len,
             immediate: (from.opcode == IBV_WC_RECV_RDMA_WITH_IMM).then(carried),
             queue_pair: from.qp_num,
+            sender: from.src_qp,
         });
     }
 }

@@ -10,6 +10,7 @@ use kestrel_core::{
 use super::{
     Owner, Peer, RcTransport, ReceiveLane, SendLane,
     farewell::{RETIRED_FOR, Retired},
+    receiving::{Early, TOO_MANY_PACKETS, WROTE_ASTRAY},
 };
 use crate::{
     control::{CREDIT_WRITES_MAX, Command},
@@ -73,7 +74,8 @@ impl<V: Verbs> RcTransport<V> {
             StationEvent::Incoming { end } => self.offer(end),
             StationEvent::Left { end } => {
                 while self.poll_receives() {}
-                if self.early.contains_key(&end.queue_pair.number()) {
+                let early = self.early.get(&end.queue_pair.number());
+                if early.is_some_and(|early| !early.packets.is_empty()) {
                     self.offer(end);
                 } else {
                     self.abandon(end.queue_pair);
@@ -176,15 +178,18 @@ impl<V: Verbs> RcTransport<V> {
         let number = lane.queue.number();
         self.owners.insert(number, Owner::Receive(peer));
         self.links.insert(lane.link, Owner::Receive(peer));
-        let early = self.early.remove(&number).unwrap_or_default();
+        let Early { packets, wrote } = self.early.remove(&number).unwrap_or_default();
         let mut covered = true;
-        for filled in early {
+        for filled in packets {
             covered &= lane.arrive(filled);
         }
         self.peer(peer).receive = Some(lane);
         self.note_ready(peer);
         if !covered {
-            self.broke(peer, "it sent more packets than it was granted");
+            self.broke(peer, TOO_MANY_PACKETS);
+        }
+        if wrote {
+            self.broke(peer, WROTE_ASTRAY);
         }
     }
 
@@ -246,7 +251,7 @@ impl<V: Verbs> RcTransport<V> {
         queue.fail();
         self.owners.insert(queue.number(), Owner::Retired);
         let early = self.early.remove(&queue.number()).unwrap_or_default();
-        self.returned.extend(early.iter().map(|filled| filled.buffer));
+        self.returned.extend(early.packets.iter().map(|filled| filled.buffer));
         let until = Instant::now() + RETIRED_FOR;
         self.retired.push(Retired { queue, _credit: credit, window, saying: None, until });
     }
@@ -268,7 +273,7 @@ impl<V: Verbs> RcTransport<V> {
         for retired in due {
             self.owners.remove(&retired.queue.number());
             retired.queue.destroy(&mut self.sends);
-            self.shared.receives.return_spare(retired.window);
+            self.shared.receives.return_window(retired.window);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! takes in all, how many bytes core grants in all. Each comes with its complement, so that
 //! words of which only a part has been written, or nonsense, are told from credit.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use crate::{
     control::{CREDIT_WRITES_MAX, SENDS_MAX},
@@ -227,11 +227,13 @@ pub struct ReceiveLane<V: Verbs> {
     pub managed: Option<Box<Agreement>>,
     /// The peer said goodbye.
     goodbye: bool,
+    /// Of what its host may have.
+    _share: Arc<()>,
 }
 
 impl<V: Verbs> ReceiveLane<V> {
     pub fn new(end: ReceiveEnd<V>) -> Self {
-        let ReceiveEnd { queue_pair, credit, link, peer, place, managed } = end;
+        let ReceiveEnd { queue_pair, credit, link, peer, place, managed, share } = end;
         ReceiveLane {
             queue: SendQueue::new(queue_pair, CREDIT_WRITES_MAX),
             credit,
@@ -249,6 +251,7 @@ impl<V: Verbs> ReceiveLane<V> {
             place,
             managed,
             goodbye: false,
+            _share: share,
         }
     }
 
@@ -295,7 +298,7 @@ impl<V: Verbs> ReceiveLane<V> {
         left <= self.window / 2
     }
 
-    /// How many buffers it should be promised, if `spare` are there: twice as many as long as it
+    /// How many buffers it should be promised, if `spare` can be lent: twice as many as long as it
     /// uses them up and others leave some; fewer, when there are none left for others.
     pub fn window_wanted(&self, spare: u32) -> u32 {
         let left = self.granted.wrapping_sub(self.consumed);

@@ -38,7 +38,7 @@ use self::{
     farewell::Retired,
     guest::Guest,
     lane::{Came, Filled, ReceiveLane, SendLane},
-    receiving::Current,
+    receiving::{Current, Early},
     window::Window,
 };
 use crate::{
@@ -108,11 +108,13 @@ pub struct RcTransport<V: Verbs> {
     links: FxHashMap<u64, Owner>,
     /// Peers from which something waits, in turn.
     ready: VecDeque<PeerIndex>,
-    /// Packets of queue pairs that nobody has adopted yet.
-    early: FxHashMap<u32, Vec<Filled>>,
+    /// What came on queue pairs that nobody has adopted yet.
+    early: FxHashMap<u32, Early>,
     current: Option<Current>,
     /// Buffers that are free and not posted yet.
     returned: Vec<BufferIndex>,
+    /// There are some among them that nothing was consumed from.
+    has_strays: bool,
     /// Queue pairs for which requests are held back.
     holding: Vec<Owner>,
     /// Peers whose credit is to be written.
@@ -157,6 +159,7 @@ impl<V: Verbs> RcTransport<V> {
             early: FxHashMap::default(),
             current: None,
             returned: Vec::with_capacity(LOOKS_PER_ROUND as usize),
+            has_strays: false,
             holding: Vec::new(),
             due: Vec::new(),
             looks: 0,
@@ -202,6 +205,7 @@ impl<V: Verbs> RcTransport<V> {
         for peer in std::mem::take(&mut self.due) {
             self.write_due_credit(peer);
         }
+        self.post_strays();
         if !self.retired.is_empty() {
             let now = Instant::now();
             self.let_go(now);
@@ -260,7 +264,7 @@ impl<V: Verbs> Transport for RcTransport<V> {
         if self.can_send(peer, true) {
             Room::Bytes(wanted.min(LIMITS.fragment))
         } else {
-            Room::Full
+            self.room_inline(peer, wanted)
         }
     }
 
@@ -405,6 +409,7 @@ impl<V: Verbs> RcTransport<V> {
         self.shared.ask_for_bell();
         self.go_round();
         while self.poll_receives() {}
+        self.post_strays();
         !self.has_event() && !self.has_ready_packet() && self.finished.is_empty()
     }
 

@@ -116,9 +116,9 @@ impl<V: Verbs> RcTransport<V> {
                 return Started::NoRoom;
             }
         }
-        let slot = match self.take_slot() {
-            Ok(slot) => slot,
-            Err(started) => return started,
+        // Packets are no way for what the target has its device do alone.
+        let Some(slot) = self.take_slot(peer) else {
+            return Started::NoRoom;
         };
         let (region, start) = self.sends.buffer(slot);
         let address = region.memory().address(start);
@@ -130,12 +130,31 @@ impl<V: Verbs> RcTransport<V> {
         self.hold_deed(peer, deed, local)
     }
 
+    /// Takes a buffer for an operation on the window of a peer, if that may have one more.
     #[inline(always)]
-    fn take_slot(&mut self) -> Result<SlotIndex, Started> {
-        self.sends.take().ok_or(Started::NoRoom).or_else(|started| {
+    fn take_slot(&mut self, peer: PeerIndex) -> Option<SlotIndex> {
+        if !self.window_admits(peer) {
             self.reap_sends();
-            self.sends.take().ok_or(started)
-        })
+            if !self.window_admits(peer) {
+                return None;
+            }
+        }
+        self.sends.take()
+    }
+
+    #[inline(always)]
+    fn window_admits(&self, peer: PeerIndex) -> bool {
+        self.window_of(peer).is_some_and(|window| window.share.admits(&self.sends))
+    }
+
+    /// What becomes of an operation that gets no buffer: it waits, and where others keep them it goes as
+    /// packets, which can be short.
+    #[cold]
+    #[inline(never)]
+    fn without_slot(&mut self, peer: PeerIndex) -> Started {
+        let window = self.peers[peer as usize].window.as_mut();
+        let is_starved = window.is_some_and(|window| window.share.is_starved());
+        if is_starved { Started::Refused } else { Started::NoRoom }
     }
 
     #[inline(always)]
@@ -167,7 +186,9 @@ impl<V: Verbs> RcTransport<V> {
             let slot = SendPool::<V>::INLINE;
             return Ok(Local { slot, segment, inline: false, lands: None, registration });
         }
-        let slot = self.take_slot()?;
+        let Some(slot) = self.take_slot(peer) else {
+            return Err(self.without_slot(peer));
+        };
         let (region, start) = self.sends.buffer(slot);
         if writes {
             region.memory().copy_in(start, request.local);
@@ -221,6 +242,7 @@ impl<V: Verbs> RcTransport<V> {
         window.held.push(work);
         window.reads += u32::from(kind == Kind::Read);
         let _registration = registration;
+        window.share.note_taken(slot);
         window.under_way.push_back(UnderWay {
             request: number,
             token,
@@ -271,6 +293,7 @@ impl<V: Verbs> RcTransport<V> {
             if let Some(lands) = over.lands {
                 region.memory().copy_out(start, lands);
             }
+            window.share.note_returned(over.slot);
             let before = if over.kind == Kind::Atomic { region.memory().word(start) } else { 0 };
             self.sends.note_over(over.slot);
             self.finished.push_back(Finished { token: over.token, end: End::Done(before) });

@@ -10,12 +10,18 @@ use kestrel_core::{
 use super::{CREDIT_BYTES, Came, Filled, HEAD_BYTES, Owner, RcTransport};
 use crate::{
     control::Command,
-    receive_pool::BufferIndex,
+    receive_pool::{BufferIndex, WINDOW_MIN},
     verbs::{Completion, Completions, EMPTY, Queues, Region, Status, Verb, Verbs},
 };
 
 /// Free buffers that wait at most until they are posted.
 const RETURNED_MAX: usize = 16;
+/// Packets that are kept for a connection that nobody has adopted yet: what it was granted, and one more, by
+/// which it is known that it took more.
+const EARLY_MAX: usize = WINDOW_MIN as usize + 1;
+/// What peers do that take more buffers than they are granted, or take them by a write.
+pub(super) const TOO_MANY_PACKETS: &str = "it sent more packets than it was granted";
+pub(super) const WROTE_ASTRAY: &str = "it wrote with data where packets come";
 
 /// The packet that was last handed out.
 #[derive(Clone, Copy)]
@@ -25,6 +31,14 @@ pub(super) struct Current {
     /// Where its payload starts, and where it ends, in the packet.
     payload: usize,
     bytes: usize,
+}
+
+/// What came on a queue pair that nobody has adopted yet.
+#[derive(Default)]
+pub(super) struct Early {
+    pub(super) packets: Vec<Filled>,
+    /// A write with data took a buffer.
+    pub(super) wrote: bool,
 }
 
 impl Current {
@@ -55,14 +69,14 @@ impl<V: Verbs> RcTransport<V> {
         let filled = Filled { buffer, bytes: completion.bytes };
         let owner = self.owners.get(&completion.queue_pair).copied();
         if completion.status != Status::SUCCESS {
-            self.returned.push(buffer);
+            self.take_back(buffer);
             if let Some(owner) = owner {
                 self.queue_pair_failed(owner, completion.status);
             }
             return;
         }
         if completion.immediate.is_some() {
-            return self.wrote_astray(owner, buffer);
+            return self.wrote_astray(completion.queue_pair, owner, buffer);
         }
         match owner {
             Some(Owner::Receive(peer)) => {
@@ -70,22 +84,40 @@ impl<V: Verbs> RcTransport<V> {
                 let covered = lane.is_some_and(|lane| lane.arrive(filled));
                 self.note_ready(peer);
                 if !covered {
-                    self.broke(peer, "it sent more packets than it was granted");
+                    self.broke(peer, TOO_MANY_PACKETS);
                 }
             }
-            Some(Owner::Retired | Owner::Send(_) | Owner::Window(_)) => self.returned.push(buffer),
+            Some(Owner::Retired | Owner::Send(_) | Owner::Window(_)) => self.take_back(buffer),
             // It speaks before the engine has heard of it.
             None => self.arrived_early(completion.queue_pair, filled),
+        }
+    }
+
+    /// Takes back a buffer from which nothing will be consumed.
+    #[cold]
+    fn take_back(&mut self, buffer: BufferIndex) {
+        self.returned.push(buffer);
+        self.has_strays = true;
+    }
+
+    /// Posts such buffers. Where they are all that there are, nothing comes until they are posted; and not
+    /// as they come, or of looking for more there may be no end.
+    pub(super) fn post_strays(&mut self) {
+        if std::mem::take(&mut self.has_strays) {
+            self.post_returned();
         }
     }
 
     /// A write has taken a buffer, and put nothing into it: it went where its key let it.
     #[cold]
     #[inline(never)]
-    fn wrote_astray(&mut self, owner: Option<Owner>, buffer: BufferIndex) {
-        self.returned.push(buffer);
-        if let Some(Owner::Receive(peer)) = owner {
-            self.broke(peer, "it wrote with data where packets come");
+    fn wrote_astray(&mut self, queue_pair: u32, owner: Option<Owner>, buffer: BufferIndex) {
+        self.take_back(buffer);
+        match owner {
+            Some(Owner::Receive(peer)) => self.broke(peer, WROTE_ASTRAY),
+            Some(Owner::Retired | Owner::Send(_) | Owner::Window(_)) => {}
+            // It is told when the engine has heard of it.
+            None => self.early.entry(queue_pair).or_default().wrote = true,
         }
     }
 
@@ -100,11 +132,15 @@ impl<V: Verbs> RcTransport<V> {
     #[cold]
     #[inline(never)]
     fn arrived_early(&mut self, queue_pair: u32, filled: Filled) {
-        let early = self.early.entry(queue_pair).or_default();
+        let early = &mut self.early.entry(queue_pair).or_default().packets;
         if early.is_empty() {
             self.control.command(Command::Used { queue_pair });
         }
-        early.push(filled);
+        if early.len() < EARLY_MAX {
+            early.push(filled);
+        } else {
+            self.take_back(filled.buffer);
+        }
     }
 
     /// Whether a packet waits for a peer that is still connected.
@@ -250,11 +286,11 @@ impl<V: Verbs> RcTransport<V> {
         let Some(lane) = &mut self.peers[peer as usize].receive else {
             return;
         };
-        let wanted = lane.window_wanted(pool.spare());
-        if wanted <= lane.window {
-            pool.return_spare(lane.window - wanted);
+        let wanted = lane.window_wanted(pool.lendable());
+        if wanted < lane.window {
+            pool.return_lent(lane.window - wanted);
             lane.window = wanted;
-        } else if pool.take_spare(wanted - lane.window) {
+        } else if wanted > lane.window && pool.lend(wanted - lane.window) {
             lane.window = wanted;
         }
         lane.granted = lane.consumed.wrapping_add(lane.window);

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use kestrel_core::{
     error::{Cause, Errno},
     memory::Piece,
-    transport::{PeerIndex, TransportEvent},
+    transport::{PeerIndex, Room, TransportEvent},
     wire::{Head, Kind},
 };
 
-use super::{BUFFER_BYTES, HEAD_BYTES, Owner, RcTransport, farewell::Retired};
+use super::{BUFFER_BYTES, FRONT_BYTES, HEAD_BYTES, Owner, RcTransport, farewell::Retired};
 use crate::{
     send_pool::SlotIndex,
     verbs::{Completion, Completions, Queues, Status, Verb, Verbs, VerbsError},
@@ -30,7 +30,7 @@ impl<V: Verbs> RcTransport<V> {
         if lane.failed || !lane.has_credit() {
             return false;
         }
-        if lane.queue.has_room(&self.sends) && (!with_buffer || self.sends.has_free()) {
+        if lane.queue.has_room(&self.sends) && (!with_buffer || lane.queue.may_take(&self.sends)) {
             return true;
         }
         self.can_send_after_reaping(peer, with_buffer)
@@ -40,9 +40,27 @@ impl<V: Verbs> RcTransport<V> {
     #[inline(never)]
     fn can_send_after_reaping(&mut self, peer: PeerIndex, with_buffer: bool) -> bool {
         self.reap_sends();
-        let has_buffer = !with_buffer || self.sends.has_free();
-        let lane = self.send_lane(peer);
-        has_buffer && lane.is_some_and(|lane| !lane.failed && lane.queue.has_room(&self.sends))
+        self.send_lane(peer).is_some_and(|lane| {
+            let has_buffer = !with_buffer || lane.queue.may_take(&self.sends);
+            has_buffer && !lane.failed && lane.queue.has_room(&self.sends)
+        })
+    }
+
+    /// How much can go to `peer` where it gets no buffer: what goes inline, if that is all, or has to be all
+    /// since others keep the buffers.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn room_inline(&mut self, peer: PeerIndex, wanted: usize) -> Room {
+        if !self.can_send(peer, false) {
+            return Room::Full;
+        }
+        let lane = self.peers[peer as usize].send.as_mut();
+        let room = lane.and_then(|lane| {
+            let inline = lane.queue.inline_bytes_max().checked_sub(FRONT_BYTES)?;
+            let goes = wanted <= inline || inline > 0 && lane.queue.is_starved();
+            goes.then_some(wanted.min(inline))
+        });
+        room.map_or(Room::Full, Room::Bytes)
     }
 
     #[inline(always)]

@@ -24,7 +24,7 @@ use crate::{
     control::random,
     device::LinkLayer,
     receive_pool::BUFFER_BYTES,
-    send_pool::SendPool,
+    send_pool::{SendPool, Share},
     verbs::{
         Origin, PathEnd, QueuePair, Registration, RemoteAccess, Role, SendRequest, Verbs, is_mtu,
     },
@@ -47,6 +47,8 @@ pub struct Window<V: Verbs> {
     pub(super) carries_data: bool,
     /// Oldest first, with what is held back.
     pub(super) under_way: VecDeque<UnderWay<V>>,
+    /// How many buffers that is.
+    pub(super) share: Share,
     /// What is held back, to be posted as one chain.
     pub(super) held: Vec<SendRequest>,
     pub(super) reads: u32,
@@ -165,6 +167,7 @@ impl<V: Verbs> RcTransport<V> {
             open: false,
             carries_data: false,
             under_way,
+            share: Share::default(),
             held: Vec::new(),
             reads: 0,
         };

@@ -1,10 +1,15 @@
 //! Peers that have the key and do what no kestrel does, on queue pairs of their own.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use crate::common::{
-    FakeTransport, KEY, Scene, adopt, connect, event, provider, push,
-    raw::{Raw, path_end, signed},
+    FakeTransport, KEY, Scene, adopt, connect, event,
+    intruder::{HOME, Intruder},
+    provider, push,
+    raw::{Raw, signed},
     stream, take, take_soon, wait_until,
 };
 use kestrel_core::{
@@ -18,73 +23,17 @@ use kestrel_core::{
     wire::{Head, Kind},
 };
 use kestrel_verbs::{
+    RcProvider, VerbsOptions,
     device::LinkLayer,
-    fake::{FakeDevice, FakeFabric, FakeOptions},
-    memory::Memory,
+    fake::{FakeFabric, FakeOptions},
     testing::{
-        proof,
+        BUFFER_BYTES, proof,
         wire::{self, Message, RejectReason},
     },
     verbs::{
-        AddressHandle, Depths, Destination, EVERYBODY, Group, GroupRequest, Origin, PathEnd,
-        QueuePair, Region, RemoteMemory, Role, Segment, SendRequest, Verb, Verbs,
+        AddressHandle, Destination, EVERYBODY, Group, GroupRequest, RemoteMemory, Role, Verb, Verbs,
     },
 };
-
-const DEPTHS: Depths = Depths { receives: 16, immediates: 0, sends: 16 };
-const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-
-/// A queue pair of a peer's, by which it sends what it likes.
-struct Intruder {
-    device: Arc<FakeDevice>,
-    pair: <FakeDevice as Verbs>::QueuePair,
-}
-
-impl Intruder {
-    fn on(fabric: &FakeFabric, options: FakeOptions, role: Role) -> Intruder {
-        let device = Arc::new(fabric.device(options));
-        let queues = Arc::new(device.open_queues(DEPTHS).unwrap());
-        let pair = device.create_queue_pair(&queues, DEPTHS.sends, role).unwrap();
-        Intruder { device, pair }
-    }
-
-    fn origin(&self) -> Origin {
-        Origin { port: self.device.port_at(HOME), dscp: None, agreed: None }
-    }
-
-    fn end(&self) -> PathEnd {
-        let port = self.origin().port;
-        PathEnd {
-            queue_pair: self.pair.number(),
-            lid: port.lid,
-            partition_key: port.partition_key,
-            link_layer: port.link_layer,
-            gid: port.gid,
-            mtu_bytes: port.mtu_bytes,
-            ..path_end()
-        }
-    }
-
-    /// Posts what is in a region of its own, and waits until the fake has carried it.
-    fn post(&self, bytes: usize, fill: impl FnOnce(&Memory), verb: Verb) {
-        let region = self.device.allocate(bytes, false).unwrap();
-        fill(region.memory());
-        let (address, local_key) = (region.memory().address(0), region.local_key());
-        let segment = Segment { address, length: bytes as u32, local_key };
-        let (inline, signalled, fenced) = (false, true, false);
-        let request = SendRequest { request: 1, segment, inline, signalled, fenced, verb };
-        // SAFETY: the fake has carried it when the call returns, and the region lives until then.
-        unsafe { self.pair.post_sends(&[request]) }.unwrap();
-    }
-
-    /// Sends words as a datagram.
-    fn send_words(&self, words: &[u64], to: Destination) {
-        let fill = |memory: &Memory| {
-            (0..words.len()).for_each(|nth| memory.set_word(nth * 8, words[nth]));
-        };
-        self.post(words.len() * 8, fill, Verb::Datagram(to));
-    }
-}
 
 /// It is permitted to write somewhere, and does so where packets come: that takes one of the buffers, in
 /// which there is still what another peer sent. And it says that more was written than a buffer holds.
@@ -92,11 +41,7 @@ impl Intruder {
 fn a_write_with_data_where_packets_come_is_no_packet() {
     let mut scene = Scene::on(provider);
     stream(&mut scene.friend, &mut scene.victim, 0, 300);
-    let intruder = Intruder::on(&scene.fabric, FakeOptions::default(), Role::Sends);
-    let mut raw = Raw::connect(scene.victim.address());
-    let hello = raw.hello(scene.victim.address());
-    let accept = raw.introduce(wire::Hello { end: intruder.end(), ..hello });
-    intruder.pair.connect(path_end().first_packet, &intruder.origin(), &accept.end).unwrap();
+    let (intruder, mut raw) = Intruder::unconfirmed(&scene);
     raw.say(&Message::Confirm.encode());
     adopt(&mut scene.victim, 3);
     let mut memory = vec![0; 60_000];
@@ -118,6 +63,44 @@ fn a_write_with_data_where_packets_come_is_no_packet() {
     scene.victim.disconnect(3);
     drop(lent);
     scene.ends_well();
+}
+
+/// It does so before it has confirmed its connection, until it has taken all buffers, and behaves from then
+/// on.
+#[test]
+fn writes_with_data_before_the_confirmation_take_no_buffer_for_good() {
+    const BUFFERS: usize = 64;
+    let mut scene = Scene::on(provider);
+    let (intruder, mut raw) = Intruder::unconfirmed(&scene);
+    let nowhere = RemoteMemory { address: 0, key: 0 };
+    for _ in 0..BUFFERS {
+        intruder.post(0, |_| (), Verb::WriteImmediate(nowhere, 1));
+    }
+    assert_eq!(scene.fabric.tally().told, BUFFERS as u64);
+    // By then nothing is posted, which a look finds.
+    assert!(scene.victim.arrival().is_none());
+    raw.say(&Message::Confirm.encode());
+    adopt(&mut scene.victim, 3);
+    match event(&mut scene.victim) {
+        TransportEvent::Broken { peer: 3, reason } => {
+            assert!(reason.reason.contains("wrote"), "{}", reason.reason);
+        }
+        other => panic!("{other:?}"),
+    }
+    scene.victim.disconnect(3);
+    scene.goes_on();
+}
+
+/// What comes before the last word of a handshake is kept for the connection, as far as it was granted.
+#[test]
+fn packets_before_the_confirmation_take_what_was_granted() {
+    let mut scene = Scene::on(provider);
+    let (intruder, _raw) = Intruder::unconfirmed(&scene);
+    for _ in 0..200 {
+        intruder.post(0, |_| (), Verb::Send);
+        assert!(scene.victim.arrival().is_none(), "nobody has been adopted");
+    }
+    scene.goes_on();
 }
 
 /// A window may only lead to the port that the peer's connection comes from: for a port that nobody has,
@@ -152,6 +135,26 @@ fn open_for_datagrams(fabric: &FakeFabric, options: &FakeOptions) -> FakeTranspo
     provider(fabric, options.clone()).open_as(opening).unwrap()
 }
 
+/// What every word of a message with that number is.
+fn words_of(number: u64) -> u64 {
+    number * 0x0101_0101_0101_0101
+}
+
+/// Says something of 8 bytes to a group in somebody's name.
+fn say_to_group(intruder: &Intruder, name: u64, own: SocketAddr, kind: Kind, number: u64) {
+    let ip = group().ip();
+    let request = GroupRequest { group: ip, own: HOME, hears: false, dscp: None, managed: true };
+    let joined = intruder.device.join_group(request).unwrap();
+    let key = proof::queue_key(KEY);
+    let to = Destination { handle: joined.name(), queue_pair: EVERYBODY, key };
+    let from = wire::address_bytes(own);
+    let from = from.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+    let head = u64::from(Head::new(kind, 0).to_word());
+    let front = [head, proof::group_pass(KEY, ip), number, name];
+    let words: Vec<u64> = front.into_iter().chain(from).chain([words_of(number)]).collect();
+    intruder.send_words(&words, to);
+}
+
 /// One who speaks to a group calls itself what it has just called its pass in datagrams of its own. These
 /// are shorter than what stands in front of a message to a group.
 #[test]
@@ -171,17 +174,7 @@ fn a_pass_is_no_incarnation() {
     let head = u64::from(Head::new(Kind::Eager, 0).to_word());
     intruder.send_words(&[head, NAME, 1], to);
 
-    let ip = group().ip();
-    let request = GroupRequest { group: ip, own: HOME, hears: false, dscp: None, managed: true };
-    let joined = intruder.device.join_group(request).unwrap();
-    let to = Destination { handle: joined.name(), queue_pair: EVERYBODY, key };
-    let from = wire::address_bytes(raw.own);
-    let from = from.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
-    let front = [head, proof::group_pass(KEY, ip), 2, NAME];
-    let words: Vec<u64> =
-        front.into_iter().chain(from).chain([2 * 0x0101_0101_0101_0101]).collect();
-    intruder.send_words(&words, to);
-
+    say_to_group(&intruder, NAME, raw.own, Kind::Eager, 2);
     assert_eq!(take(&mut hearer), None, "nobody knows who it is");
     match event(&mut hearer) {
         TransportEvent::Overheard { ticket: NAME, .. } => hearer.recognize(0, NAME),
@@ -189,6 +182,53 @@ fn a_pass_is_no_incarnation() {
     }
     assert_eq!(take_soon(&mut hearer), (0, 2, 8));
     assert_eq!(take(&mut hearer), None);
+}
+
+/// A datagram names its sender, and anybody can name anybody: none is a goodbye, by which its sender would be
+/// let go of.
+#[test]
+fn no_datagram_is_a_goodbye() {
+    const NAME: u64 = 78;
+    let fabric = FakeFabric::default();
+    let options = FakeOptions { link_layer: LinkLayer::InfiniBand, ..FakeOptions::default() };
+    let mut hearer = open_for_datagrams(&fabric, &options);
+    assert_eq!(hearer.join(group(), true), Ok(Spread::Carried));
+    let intruder = Intruder::on(&fabric, options, Role::Datagrams { key: proof::queue_key(KEY) });
+    let own = SocketAddr::new(HOME, 7);
+    say_to_group(&intruder, NAME, own, Kind::Eager, 1);
+    match event(&mut hearer) {
+        TransportEvent::Overheard { ticket: NAME, .. } => hearer.recognize(0, NAME),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(take_soon(&mut hearer), (0, 1, 8));
+    say_to_group(&intruder, NAME, own, Kind::Bye, 2);
+    say_to_group(&intruder, NAME, own, Kind::Eager, 3);
+    assert_eq!(take_soon(&mut hearer), (0, 3, 8), "and no goodbye");
+}
+
+/// What the pass is made of is told to everybody who asks. It counts from the queue pair alone that its peer
+/// has said is its own.
+#[test]
+fn a_pass_that_was_computed_is_not_enough() {
+    let fabric = FakeFabric::default();
+    let options = FakeOptions::default();
+    let (mut hearer, mut speaker) =
+        (open_for_datagrams(&fabric, &options), open_for_datagrams(&fabric, &options));
+    connect(&mut speaker, &mut hearer, 0);
+    let [theirs, ours] = [&speaker, &hearer].map(|endpoint| {
+        let mut raw = Raw::connect(endpoint.address());
+        let hello = raw.hello(endpoint.address());
+        raw.introduce(wire::Hello { service: Service::Datagrams, ..hello })
+    });
+    let key = proof::queue_key(KEY);
+    let intruder = Intruder::on(&fabric, options, Role::Datagrams { key });
+    let way = intruder.device.create_address_handle(&intruder.origin(), &ours.end).unwrap();
+    let to = Destination { handle: way.name(), queue_pair: ours.end.queue_pair, key };
+    let head = u64::from(Head::new(Kind::Eager, 0).to_word());
+    let pass = theirs.incarnation ^ ours.incarnation.rotate_left(32);
+    intruder.send_words(&[head, pass, 1, words_of(1)], to);
+    assert!(push(&mut speaker, 0, 2, 8));
+    assert_eq!(take_soon(&mut hearer), (0, 2, 8), "from the peer alone");
 }
 
 /// Everybody who asks is told what an endpoint calls itself. Who then calls itself the same takes nobody's
@@ -259,6 +299,67 @@ fn a_host_has_so_many_senders_of_datagrams() {
     let ended = event(&mut hearer);
     assert!(matches!(ended, TransportEvent::Died { .. }), "{ended:?}");
     assert!(matches!(ask(HEARD_MAX + 1).1, Message::Accept(_)));
+}
+
+/// The same of connections, each of which is promised buffers: half of what there is, until they are let go of.
+#[test]
+fn a_host_has_half_of_the_connections() {
+    // Of 4 packets each.
+    const HALF: u32 = 512 / 4 / 2;
+    let fabric = FakeFabric::default();
+    let addresses = vec![HOME, [127, 0, 0, 9].into()];
+    let options = FakeOptions { receives: 512, addresses, ..FakeOptions::default() };
+    let make = |own: IpAddr| {
+        let device = Arc::new(fabric.device(options.clone()));
+        RcProvider::on_device(device, own, VerbsOptions::default()).unwrap()
+    };
+    let [here, there] = [HOME, [127, 0, 0, 9].into()].map(make);
+    let mut victim = here.open(None, KEY).unwrap();
+    let mut other = there.open(None, KEY).unwrap();
+    let to = victim.address();
+    let ask = || {
+        let mut raw = Raw::connect(to);
+        let nonce = raw.greeting();
+        raw.say(&signed(raw.hello(to), KEY, &nonce));
+        let answer = raw.read().expect("an answer").0;
+        (raw, answer)
+    };
+    let connected: Vec<Raw> = (0..HALF)
+        .map(|peer| {
+            let (mut raw, answer) = ask();
+            assert!(matches!(answer, Message::Accept(_)), "{peer}: {answer:?}");
+            raw.say(&Message::Confirm.encode());
+            adopt(&mut victim, peer);
+            raw
+        })
+        .collect();
+    assert_eq!(ask().1, Message::Reject(RejectReason::Resources));
+    connect(&mut other, &mut victim, HALF);
+    stream(&mut other, &mut victim, HALF, 100);
+    drop(connected);
+    assert_eq!(ask().1, Message::Reject(RejectReason::Resources), "what was promised is not back");
+    victim.disconnect(0);
+    assert!(matches!(ask().1, Message::Accept(_)));
+}
+
+/// Who sends much is lent more than it was promised, as far as that leaves something for more connections.
+#[test]
+fn what_is_lent_takes_no_place_of_connections() {
+    const SLAB_BUFFERS: usize = 64;
+    const SENDERS: usize = 20;
+    let fabric = FakeFabric::default();
+    let provider = provider(&fabric, FakeOptions::default());
+    let mut victim = provider.open(None, KEY).unwrap();
+    let open = || provider.open(None, KEY).unwrap();
+    let mut senders: Vec<FakeTransport> = (0..SENDERS).map(|_| open()).collect();
+    let before = fabric.tally().slabs;
+    for (peer, sender) in (0..).zip(&mut senders) {
+        connect(sender, &mut victim, peer);
+        stream(sender, &mut victim, peer, 300);
+    }
+    let buffers = SLAB_BUFFERS + (fabric.tally().slabs - before) / BUFFER_BYTES;
+    let promised = SENDERS * 4;
+    assert!(buffers <= promised + 2 * SLAB_BUFFERS, "{buffers} buffers");
 }
 
 /// Whoever asks and does not take what it is given has buffers promised until the endpoint hears so, whose

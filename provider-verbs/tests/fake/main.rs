@@ -12,6 +12,7 @@ mod groups;
 mod handshake;
 mod held_up;
 mod hostile;
+mod kept_buffers;
 mod managed;
 mod paths;
 mod traffic_class;

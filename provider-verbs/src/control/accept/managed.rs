@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Instant};
 
-use super::{Asker, Incoming};
+use super::{Asker, Connected, Incoming};
 use crate::{
     control::{
         ManagedIdOf, StationRecord,
@@ -53,7 +53,8 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         let (confirm_wait, listens) = (record.confirm_wait, record.keys.told().is_some());
-        let answered = match join(record, id, &managed, &Request { from, queue_pair, data }) {
+        let (request, connected) = (Request { from, queue_pair, data }, &mut self.connected);
+        let answered = match join(record, id, &managed, &request, connected) {
             Ok((answer, Answering { queue_pair, reply })) => {
                 match managed.answer(queue_pair, &reply) {
                     Ok(()) => Ok(answer),
@@ -126,6 +127,7 @@ fn join<V: Verbs>(
     id: u64,
     managed: &ManagedIdOf<V>,
     request: &Request<'_>,
+    connected: &mut Connected,
 ) -> Result<(Answer<V>, Answering), Refusal> {
     let Request { from, queue_pair, data } = *request;
     let ask = Ask::decode(data).map_err(|error| match error {
@@ -149,7 +151,7 @@ fn join<V: Verbs>(
     let caller = Caller { peer, credit: ask.credit, place: None };
     let origin = &record.shared.origin;
     let mut mtu_bytes = 0;
-    let (made, end) = Answer::new(record, id, &caller, |pair, _| {
+    let (made, end) = Answer::new(record, id, &caller, connected, |pair, _| {
         let agreement = managed.join(pair, origin.dscp, origin.port.mtu_bytes)?;
         if agreement.is_narrowed {
             mtu_bytes = agreement.mtu_bytes as u16;

@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
 };
 
 use kestrel_core::{address::Address, transport::Service};
@@ -32,6 +32,30 @@ impl Raw {
         socket.set_nodelay(true).unwrap();
         let own = SocketAddr::new(socket.local_addr().unwrap().ip(), 7);
         Raw { socket, input: Vec::new(), own }
+    }
+
+    /// Waits for one that is asked for.
+    pub fn accept(listener: &TcpListener) -> Raw {
+        let (socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let own = listener.local_addr().unwrap();
+        Raw { socket, input: Vec::new(), own }
+    }
+
+    /// Lets the other side in, whose packets come to that end: its HELLO.
+    pub fn welcome(&mut self, end: PathEnd) -> Hello {
+        let nonce = [3; 32];
+        self.say(&Message::Greeting(nonce).encode());
+        let hello = match self.read() {
+            Some((Message::Hello(hello), _)) => *hello,
+            other => panic!("{other:?}"),
+        };
+        let buffer_bytes = BUFFER_BYTES as u32;
+        let accept = Accept { incarnation: 6, from: self.own, end, buffer_bytes };
+        let mut bytes = Message::Accept(Box::new(accept)).encode();
+        proof::sign(KEY, Speaker::Accepts, [&nonce, &hello.nonce], &mut bytes);
+        self.say(&bytes);
+        hello
     }
 
     /// The next message, with its bytes; none if the other side hung up.
