@@ -127,6 +127,28 @@ fn a_message_is_shared_once() {
     }
 }
 
+/// Each block that a sender helps with is a system call, and it helps with up to 1 MiB at a poll. So there are
+/// no blocks that are tiny, nor one that is longer than that.
+#[test]
+fn blocks_that_hold_a_sender_up_are_refused() {
+    for (wanted, block) in
+        [(1 << 20, 1), (8 << 10, 4095), (LONG, LONG), (4 << 20, (1 << 20) + 4096)]
+    {
+        let bed = bed();
+        let world = bed.world(2);
+        world.warm_up();
+        let (mut liar, name) = receiver(&bed, &world, LONG);
+        let buffer = vec![0_u8; LONG];
+        liar.offer(1, wanted.div_ceil(block) as u32);
+        let words = [1 << 8, buffer.as_ptr() as u64, wanted as u64, block as u64];
+        liar.say_all(Kind::Share, name, &words, 0);
+        assert!(liar.is_cut_off(&world.nodes[0]), "{wanted} bytes by {block}");
+        world.sent(0).bad(Errno::CONNABORTED);
+        world.nothing_more();
+        assert!(buffer.iter().all(|&byte| byte == 0), "nothing is written");
+    }
+}
+
 /// What a receiver gives up a message for is an error. 0 is none, and nor is what no error number is.
 #[test]
 fn a_message_is_given_up_for_an_error() {
