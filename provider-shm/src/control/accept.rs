@@ -25,13 +25,9 @@ use crate::sys;
 
 /// How long a peer that connected may take to say HELLO. It does so at once, so that this is
 /// short, for those who never will; whoever was too slow tries again.
-const HELLO_WAIT: Duration = Duration::from_millis(500);
+pub(super) const HELLO_WAIT: Duration = Duration::from_millis(500);
 /// How long a peer that was accepted may take to confirm.
-const CONFIRM_WAIT: Duration = Duration::from_secs(5);
-/// Handshakes under way with one station, and with all of this process. Others wait in the
-/// listener's queue.
-const ACCEPTING_MAX_STATION: usize = 64;
-const ACCEPTING_MAX: usize = 256;
+pub(super) const CONFIRM_WAIT: Duration = Duration::from_secs(5);
 /// How many are accepted before others have their turn.
 const ACCEPT_BURST: usize = 16;
 /// How long no connection is accepted after the descriptors ran out.
@@ -108,7 +104,8 @@ impl ControlThread {
             let Some(record) = self.stations.get(&station) else {
                 return;
             };
-            if record.accepting >= ACCEPTING_MAX_STATION || self.accepting >= ACCEPTING_MAX {
+            if self.is_crowded(station) {
+                self.look_who_is_late_soon();
                 return self.listen(station, false);
             }
             match socket::accept(record.listener.as_fd()) {
@@ -148,12 +145,11 @@ impl ControlThread {
 
     /// Listens again where there is room again.
     pub(super) fn resume_listening(&mut self) {
-        if self.accept_paused || self.accepting >= ACCEPTING_MAX / 2 {
+        if self.accept_paused {
             return;
         }
-        let ready = |record: &&super::StationRecord| {
-            !record.listening && record.accepting < ACCEPTING_MAX_STATION / 2
-        };
+        let ready =
+            |record: &&super::StationRecord| !record.listening && self.has_room_again(record.id);
         let stations: Vec<u64> = self.stations.values().filter(ready).map(|r| r.id).collect();
         for station in stations {
             self.listen(station, true);
@@ -195,6 +191,9 @@ impl ControlThread {
             }
             return;
         }
+        if self.is_late_with_its_share(station, credentials.pid) {
+            return socket::hang_up(&socket);
+        }
         let id = self.next_id();
         self.handshakes.insert(
             id,
@@ -207,7 +206,7 @@ impl ControlThread {
                 stage: Stage::AwaitHello,
             },
         );
-        self.accepting += 1;
+        self.accepting.insert(id);
         if let Some(record) = self.stations.get_mut(&station) {
             record.accepting += 1;
         }

@@ -2,13 +2,15 @@
 //!
 //! - [`wire`]: what a handshake says; [`socket`]: how it is carried, and by whom;
 //! - [`thread`]: the loop, the orders, the deaths;
-//! - [`handshake`]: what both sides of one share; [`connect`] and [`accept`]: the two sides.
+//! - [`handshake`]: what both sides of one share; [`connect`] and [`accept`]: the two sides;
+//! - [`crowd`]: who keeps how many places on the accepting side.
 //!
 //! It runs from the first station's opening to the last one's closing, so that the library can be
 //! unloaded after that.
 
 mod accept;
 mod connect;
+mod crowd;
 mod handshake;
 pub(crate) mod shares;
 pub mod socket;
