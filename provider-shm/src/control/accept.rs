@@ -46,6 +46,8 @@ enum Objection {
     Address { wanted: SocketAddr },
     #[error("it goes by {claimed}, which is not its own address")]
     NotItsAddress { claimed: SocketAddr },
+    #[error("it goes by {claimed}, where peers are reached in another way")]
+    ReachedOtherwise { claimed: SocketAddr },
     #[error("its process has {LANES_PER_PROCESS_MAX} lanes to this endpoint already")]
     TooManyLanes,
     #[error(
@@ -87,7 +89,9 @@ impl Objection {
             Objection::Bell(error) if error.out_of_descriptors() => RejectReason::OutOfDescriptors,
             Objection::Bell(_) => RejectReason::Descriptors,
             Objection::OutOfDescriptors => RejectReason::OutOfDescriptors,
-            Objection::NotItsAddress { .. } => RejectReason::NotOurAddress,
+            Objection::NotItsAddress { .. } | Objection::ReachedOtherwise { .. } => {
+                RejectReason::NotOurAddress
+            }
             Objection::TooManyLanes => RejectReason::TooManyLanes,
             Objection::TooLargePools { .. } => RejectReason::Memory,
             // It tries again.
@@ -339,6 +343,10 @@ impl ControlThread {
     fn check_address(&self, id: u64, claimed: SocketAddr) -> Result<(), Objection> {
         let handshake = self.handshakes.get(&id).ok_or(Objection::Gone)?;
         let record = self.stations.get(&handshake.station).ok_or(Objection::Gone)?;
+        // Any process may take the name of an address of another host, where somebody else is reached.
+        if record.admits.is_some_and(|admits| !admits(record.address.into(), claimed.into())) {
+            return Err(Objection::ReachedOtherwise { claimed });
+        }
         let there =
             socket::open_connection(record.service, claimed).map_err(|errno| match errno {
                 Errno::CONNREFUSED => Objection::NotItsAddress { claimed },

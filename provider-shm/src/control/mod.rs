@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
 use kestrel_core::{
+    address::Address,
     auth_key::{KeyNumber, Keyring, ProvedKeys},
     fork_guard, open_files, threads,
     transport::Service,
@@ -90,6 +91,7 @@ pub(crate) struct StationRecord {
     pub incarnation: u64,
     pub keys: ProvedKeys,
     pub service: Service,
+    pub admits: Option<fn(Address, Address) -> bool>,
     pub pool: PoolMemory,
     pub connect_timeout: Duration,
     pub cma: bool,
@@ -120,6 +122,7 @@ impl StationRecord {
             incarnation,
             keys: ProvedKeys::new(&options.auth_key, options.keys_follow),
             service: options.service,
+            admits: options.admits,
             pool: options.pool.clone(),
             connect_timeout: options.connect_timeout,
             cma: options.cma,
