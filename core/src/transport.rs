@@ -121,11 +121,6 @@ pub trait Transport:
     /// The sizes that this transport works best with.
     fn limits(&self) -> Limits;
 
-    /// Whether somebody can be reached at `address`, as far as can be told at once. Cold.
-    fn finds(&self, _address: Address) -> bool {
-        false
-    }
-
     /// Whether `peer`, which sends to us, may speak for whoever is at `address` as well; none where
     /// that cannot be told for the moment. Cold.
     fn speaks_for(&self, _peer: PeerIndex, _address: Address) -> Option<bool> {

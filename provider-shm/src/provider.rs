@@ -135,7 +135,7 @@ impl Provider for ShmProvider {
     type Transport = ShmTransport;
 
     fn open_as(&self, opening: Opening<'_>) -> Result<ShmTransport, Cause> {
-        let Opening { address, auth_key, keys_follow, incarnation, service, .. } = opening;
+        let Opening { address, auth_key, keys_follow, incarnation, service, admits, .. } = opening;
         let own = if auth_key.is_empty() { &self.options.auth_key[..] } else { auth_key };
         let bytes = self.options.chunk_bytes * self.options.chunk_count;
         let memory = PoolMemory::create(bytes).map_err(|error| Cause::of(&error))?;
@@ -149,6 +149,7 @@ impl Provider for ShmProvider {
             auth_key: own.to_vec(),
             keys_follow,
             service,
+            admits,
             incarnation,
             pool: memory,
             connect_timeout: self.options.connect_timeout,

@@ -79,10 +79,8 @@ pub enum RegionError {
     MissingSeals { have: SealFlags, need: SealFlags },
     #[error("the memfd is on file system {magic:#x}, not tmpfs (huge pages?)")]
     NotTmpfs { magic: i64 },
-    #[error(
-        "a shared table of {have} bytes: {PAGE_BYTES} to {POOL_BYTES_MAX} are allowed, in whole pages"
-    )]
-    TableSize { have: i64 },
+    #[error("a shared table of {have} bytes: {PAGE_BYTES} to {most} are allowed, in whole pages")]
+    TableSize { have: i64, most: usize },
     #[error("the lane has {have} bytes instead of {LANE_BYTES}")]
     LaneSize { have: i64 },
     #[error(

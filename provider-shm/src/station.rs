@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use kestrel_core::ring::announced::Announced;
 use kestrel_core::{
-    address::canonical,
+    address::{Address, canonical},
     auth_key::{KeyNumber, Keyring, ONLY_KEY},
     fork_guard,
     transport::Service,
@@ -52,6 +52,8 @@ pub struct StationOptions {
     pub keys_follow: bool,
     /// Addresses of different services are not the same.
     pub service: Service,
+    /// See [`Opening::admits`](kestrel_core::transport::Opening::admits).
+    pub admits: Option<fn(Address, Address) -> bool>,
     /// What peers know this station by; none: a random number. Never 0.
     pub incarnation: Option<u64>,
     /// What peers that this endpoint sends to may read.
@@ -206,18 +208,9 @@ impl Station {
         &self.pool
     }
 
-    /// Whether somebody of our user listens at `address` on this host now. Anybody may take the name of
-    /// another host's address, and would keep us from who is there.
-    ///
-    /// Cost: a few system calls; who listens sees a connection that ends at once.
-    pub fn finds(&self, address: SocketAddr) -> bool {
-        let there = socket::open_connection(self.service, canonical(address));
-        there.is_ok_and(|there| sys::peer_credentials(there.as_fd()).is_ok_and(socket::same_user))
-    }
-
     /// Whether nobody listens at `address` on this host now; not where that cannot be told.
     ///
-    /// Cost: as `finds`.
+    /// Cost: a few system calls; who listens sees a connection that ends at once.
     pub fn is_deserted(&self, address: SocketAddr) -> bool {
         let there = socket::open_connection(self.service, canonical(address));
         there.err() == Some(Errno::CONNREFUSED)
@@ -227,7 +220,7 @@ impl Station {
     /// endpoint of several contexts, which is reliable. None where that cannot be told for the moment:
     /// too many others connect there, or we have no descriptor or no memory left.
     ///
-    /// Cost: as `finds`.
+    /// Cost: as `is_deserted`.
     pub fn is_of_others(pid: Option<i32>, address: SocketAddr) -> Option<bool> {
         match socket::open_connection(Service::Reliable, canonical(address)) {
             Ok(there) => {

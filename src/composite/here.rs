@@ -24,6 +24,12 @@ pub(crate) fn is_here(address: Address) -> bool {
     }
 }
 
+/// Whether whoever is at `peer` is on the host of an endpoint at `own`. Their IP addresses may be the same, though
+/// this host has lost it since the endpoint was opened.
+pub(super) fn is_beside(own: Address, peer: Address) -> bool {
+    own.ip() == peer.ip() || is_here(peer)
+}
+
 /// The address from which packets to `peer` leave.
 pub(crate) fn source_to(peer: Address) -> io::Result<IpAddr> {
     let any: IpAddr = match peer.ip() {

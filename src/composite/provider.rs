@@ -8,7 +8,12 @@ use kestrel_core::{
     transport::{Bell, Opening, Provider, Service, Transport},
 };
 
-use super::{Composite, bell::Bells, far::Far, here::is_here};
+use super::{
+    Composite,
+    bell::Bells,
+    far::Far,
+    here::{is_beside, is_here},
+};
 
 /// Ports that are tried until one is free on both sides.
 const PORT_ATTEMPTS: usize = 64;
@@ -63,7 +68,7 @@ impl<N: Provider, F: Provider> CompositeProvider<N, F> {
         Ok(Composite::new(near, None, Some(why)))
     }
 
-    /// All peers are far: the near side is at an address that nobody is told.
+    /// All peers are far: the near side is at an address that nobody is told, and admits nobody.
     fn open_far(
         &self,
         far: &F,
@@ -71,7 +76,8 @@ impl<N: Provider, F: Provider> CompositeProvider<N, F> {
     ) -> Result<Composite<N::Transport, F::Transport>, Cause> {
         let far = far.open_as(wanted)?;
         let hidden = Address::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-        let near = Opening { address: Some(hidden), incarnation: None, ..wanted };
+        let admits: Option<fn(Address, Address) -> bool> = Some(|_, _| false);
+        let near = Opening { address: Some(hidden), incarnation: None, admits, ..wanted };
         join(self.near.open_as(near)?, far, wanted.service, Policy::Far)
     }
 
@@ -96,7 +102,8 @@ impl<N: Provider, F: Provider> CompositeProvider<N, F> {
                     return self.open_near(wanted, error);
                 }
             };
-            let beside = Opening { address: Some(far.address()), ..wanted };
+            let admits: Option<fn(Address, Address) -> bool> = Some(is_beside);
+            let beside = Opening { address: Some(far.address()), admits, ..wanted };
             match self.near.open_as(beside) {
                 Ok(near) => return join(near, far, wanted.service, Policy::Both),
                 Err(error) => {
@@ -173,5 +180,36 @@ impl<N: Provider, F: Provider> Provider for CompositeProvider<N, F> {
     #[inline(always)]
     fn forked(&self) -> bool {
         self.near.forked()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use kestrel_core::{
+        mock::{MockOptions, MockProvider},
+        transport::TransportEvent,
+    };
+    use kestrel_shm::{ShmOptions, ShmProvider};
+
+    use super::*;
+
+    /// Nobody is told where its near side is, but it can be found out.
+    #[test]
+    fn who_is_reached_by_its_device_alone_admits_nobody_near() {
+        let shm = || ShmProvider::new(ShmOptions::default()).unwrap();
+        let far = MockProvider::new(MockOptions::default());
+        let open = CompositeProvider::far_only(shm(), far).open(None, &[]).unwrap();
+        let mut other = shm().open(None, &[]).unwrap();
+        other.connect(0, open.near.address());
+        let start = Instant::now();
+        let event = loop {
+            if let Some(event) = other.event() {
+                break event;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "no answer");
+        };
+        assert!(matches!(event, TransportEvent::Failed { .. }), "{event:?}");
     }
 }

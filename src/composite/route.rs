@@ -1,8 +1,8 @@
 //! Which side a peer is reached by: decided when it is connected, and anew each time.
 //!
 //! A peer of this host is looked for on the near side, and on the far one if nobody is there; any
-//! other is looked for on the far side, unless somebody is found near at once. A peer that is
-//! there and refuses is not asked again elsewhere. Each look has its side's own deadline.
+//! other is looked for on the far side, whoever has taken its name here. A peer that is there and
+//! refuses is not asked again elsewhere. Each look has its side's own deadline.
 
 use std::{
     fmt,
@@ -15,7 +15,7 @@ use kestrel_core::{
     transport::{PeerIndex, Transport, TransportEvent},
 };
 
-use super::{far::Far, here::is_here, provider::Policy};
+use super::{far::Far, here::is_beside, provider::Policy};
 
 /// In a ticket: the offer is the far side's.
 const FAR_TICKET: u64 = 1 << 63;
@@ -96,12 +96,12 @@ impl<F: Transport> Far<F> {
     }
 
     pub(super) fn connect(&mut self, near: &mut impl Transport, peer: PeerIndex, to: Address) {
-        let policy = self.policy;
+        let (policy, own) = (self.policy, near.address());
         let route = self.route_mut(peer);
         route.address = Some(to);
         if route.asked.is_none() {
             route.not_near = match policy {
-                Policy::Both if is_here(to) || near.finds(to) => None,
+                Policy::Both if is_beside(own, to) => None,
                 Policy::Both => Some(not_here(to)),
                 Policy::Far => Some(not_wanted()),
             };

@@ -42,11 +42,6 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         }
     }
 
-    fn finds(&self, address: Address) -> bool {
-        self.near.finds(address)
-            || self.far.as_ref().is_some_and(|far| far.transport.finds(address))
-    }
-
     fn speaks_for(&self, peer: PeerIndex, address: Address) -> Option<bool> {
         let far = self.far.as_ref().filter(|far| far.route(peer).receive == Some(Side::Far));
         let near = || self.near.speaks_for(peer, address);

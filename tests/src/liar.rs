@@ -37,10 +37,25 @@ impl Liar {
 
     /// Says something with all there is to say, and some payload.
     pub fn say_all(&mut self, kind: Kind, word: u64, words: &[u64], length: usize) {
+        self.say_with(Head::new(kind, 0), word, words, length);
+    }
+
+    /// The same with flags.
+    pub fn say_with(&mut self, head: Head, word: u64, words: &[u64], length: usize) {
         let mut bytes = vec![7; length];
         // SAFETY: a packet is copied before `push` returns, and the bytes live until then.
         let payload = unsafe { Piece::of(&mut bytes) };
-        assert!(self.0.push(VICTIM, Head::new(kind, 0), word, words, payload));
+        assert!(self.0.push(VICTIM, head, word, words, payload));
+    }
+
+    /// Takes what the victim has said. Returns how often that was of `kind`.
+    pub fn count_said(&mut self, kind: Kind) -> usize {
+        let mut count = 0;
+        while let Some(arrival) = self.0.arrival() {
+            count += usize::from(arrival.head.kind == kind as u8);
+            self.0.consume();
+        }
+        count
     }
 
     /// Claims that it has given up so many messages.

@@ -18,6 +18,7 @@ pub fn options(pool_bytes: usize) -> StationOptions {
         auth_key: Vec::new(),
         keys_follow: false,
         service: Service::Reliable,
+        admits: None,
         incarnation: None,
         pool: PoolMemory::create(pool_bytes).unwrap(),
         connect_timeout: PATIENCE,

@@ -5,14 +5,17 @@ use std::time::Instant;
 
 use kestrel_core::{
     completion_counter::CompletionCounter,
+    domain::DomainOptions,
+    endpoint::EndpointOptions,
     error::Errno,
     flags::Flags,
+    info::TX_SIZE_MAX,
     mock::{MockOptions, MockProvider},
     transport::Transport,
-    wire::Kind,
+    wire::{ENVELOPE_COST, Head, Kind, LAST},
 };
 use kestrel_tests::{
-    bed::{Bed, Memory, World, same},
+    bed::{Bed, Memory, Options, World, same},
     liar::Liar,
     mock::mock_bed,
     one_sided::{BOTH, expose},
@@ -123,6 +126,76 @@ fn a_message_is_shared_once() {
         }
         assert!(liar.is_cut_off(&world.nodes[0]));
         world.sent(0).bad(Errno::CONNABORTED);
+        world.nothing_more();
+    }
+}
+
+/// Each block that a sender helps with is a system call, and it helps with up to 1 MiB at a poll. So there are
+/// no blocks that are tiny, nor one that is longer than that.
+#[test]
+fn blocks_that_hold_a_sender_up_are_refused() {
+    for (wanted, block) in
+        [(1 << 20, 1), (8 << 10, 4095), (LONG, LONG), (4 << 20, (1 << 20) + 4096)]
+    {
+        let bed = bed();
+        let world = bed.world(2);
+        world.warm_up();
+        let (mut liar, name) = receiver(&bed, &world, LONG);
+        let buffer = vec![0_u8; LONG];
+        liar.offer(1, wanted.div_ceil(block) as u32);
+        let words = [1 << 8, buffer.as_ptr() as u64, wanted as u64, block as u64];
+        liar.say_all(Kind::Share, name, &words, 0);
+        assert!(liar.is_cut_off(&world.nodes[0]), "{wanted} bytes by {block}");
+        world.sent(0).bad(Errno::CONNABORTED);
+        world.nothing_more();
+        assert!(buffer.iter().all(|&byte| byte == 0), "nothing is written");
+    }
+}
+
+/// Where completions keep an order, the data of writes waits behind a message that is still to come: as much as
+/// the budget has room for. Beyond it writes are answered when their turn comes, so that nobody writes more than
+/// it can have under way. Whoever finishes the message loses nothing; whoever writes on is cut off.
+#[test]
+fn data_behind_an_unfinished_message_is_bounded() {
+    const BUDGET: u64 = 64 << 10;
+    const IN_BUDGET: usize = (BUDGET / ENVELOPE_COST) as usize;
+    let bed = mock_bed(MockOptions::default());
+    let domain = DomainOptions { unexpected_budget: BUDGET, ..DomainOptions::default() };
+    let endpoint = EndpointOptions { receives_in_order: true, ..EndpointOptions::default() };
+    let options = Options { domain, endpoint, ..Options::default() };
+    for finishes in [true, false] {
+        let world = bed.world_with(2, &options);
+        world.warm_up();
+        let victim = &world.nodes[1];
+        let mut liar = Liar::new(&bed, victim.endpoint.address());
+        victim.receive(LENGTH, None, 1);
+        liar.say_all(Kind::Long, 0, &[NAME, LENGTH as u64, 8, 0, 0], 8);
+        let most = if finishes { TX_SIZE_MAX } else { 3 * TX_SIZE_MAX };
+        let (mut written, mut answered) = (0, 0);
+        while written < most && !liar.hear() {
+            liar.say_with(Head::new(Kind::WriteData, LAST), written as u64, &[0, 0, 7], 0);
+            written += 1;
+            victim.poll();
+            answered += liar.count_said(Kind::Done);
+        }
+        assert!(written < 3 * TX_SIZE_MAX, "it writes for ever");
+        assert_eq!(answered, IN_BUDGET);
+        assert_eq!(world.waiting(1), (0, usize::from(!finishes) * (written + 1)));
+        if finishes {
+            liar.say_all(Kind::Part, NAME, &[8], LENGTH - 8);
+            assert_eq!(world.received(1).context(), 1);
+        } else {
+            world.received(1).bad(Errno::CONNABORTED);
+        }
+        (0..written).for_each(|_| assert_eq!(world.received(1).good().data, 7));
+        while finishes && answered < written {
+            victim.poll();
+            answered += liar.count_said(Kind::Done);
+        }
+        victim.receive(LENGTH, None, 2);
+        world.nodes[0].send(vec![3; LENGTH], 1, None, 3);
+        assert_eq!(world.received(1).context(), 2);
+        world.sent(0).good();
         world.nothing_more();
     }
 }

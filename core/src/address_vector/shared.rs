@@ -212,12 +212,17 @@ impl SharedTable {
             *indexed = Indexed::default();
         }
         let used = self.bounded(USED);
-        for index in indexed.used..used {
+        // A number is used once its entry was: whoever says otherwise has us read no page that nobody has
+        // written, for which we would be charged.
+        let was_used = |&index: &u32| self.slot(index).is_some_and(slot::was_used);
+        indexed.used = indexed.used.min(used);
+        for index in (indexed.used..used).take_while(was_used) {
             if let Some(address) = self.read(index) {
                 indexed.lowest.entry(address).or_insert(index);
             }
+            indexed.used = index + 1;
         }
-        (indexed.used, indexed.changes, indexed.removals) = (used, changes, removals);
+        (indexed.changes, indexed.removals) = (changes, removals);
         let index = *indexed.lowest.get(address)?;
         (self.read(index) == Some(*address)).then_some(index)
     }

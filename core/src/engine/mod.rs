@@ -53,7 +53,7 @@ pub(crate) mod order;
 
 // 6. Shortage.
 pub(crate) mod shortage;
-mod unread;
+pub(crate) mod unread;
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -127,6 +127,8 @@ pub struct Peer {
     pub window: PeerWindow,
     /// Its operation of which more segments are to come.
     pub several: InTheMiddle,
+    /// Its remote data that waits for its turn, beyond the budget: see [`super::unread`].
+    pub late_data: u32,
     /// What the peer asked to read and has not wholly got.
     pub serving: VecDeque<Serving>,
     /// Replies that found no room yet.
@@ -258,6 +260,7 @@ impl Peer {
             long_reads: 0,
             window: PeerWindow::default(),
             several: None,
+            late_data: 0,
             serving: VecDeque::new(),
             replies: VecDeque::new(),
             control: None,

@@ -5,12 +5,21 @@
 //! messages as much as an envelope does, and from then on what brings more stays in its lane, and what is
 //! behind it; its initiator waits. Who only counts has no entries, and nothing waits.
 //!
+//! Where completions keep an order (FI_ORDER_STRICT) data also waits for its turn behind a message that is
+//! still to come. It may not stay in its lane then: the rest of that message is behind it. So it is taken, and
+//! beyond the budget its write is answered when its turn comes. An initiator has only so many operations under
+//! way, and what it has begun to send waits for none of them: in the end it sends nothing but the rest of the
+//! message. Whoever goes on writing breaks the protocol. What an adapter has written is answered by the
+//! adapter: of that there may be as much, and no more.
+//!
 //! Who reads rings no bell, so sleepers that find such a packet only nap. What lies in a lane that ends
 //! is taken all the same: no lane holds much.
 
 use super::Engine;
 use crate::{
-    transport::{Arrival, Transport},
+    engine::peer::Reply,
+    protocol::arrive::UNDER_WAY_MAX,
+    transport::{Arrival, PeerIndex, Transport},
     wire::{self, ENVELOPE_COST, Kind},
 };
 
@@ -26,6 +35,9 @@ pub(crate) struct Unread {
     /// The lane at hand ends.
     pub(super) takes_all: bool,
 }
+
+/// Remote data that waits for its turn beyond the budget: of this operation, unless an adapter wrote it.
+pub(crate) struct Late(pub Option<u64>);
 
 impl Unread {
     /// As many entries as there may be envelopes.
@@ -74,6 +86,29 @@ impl<T: Transport> Engine<T> {
         }
         // They would sleep until the bell rings.
         self.wake_sound_sleepers();
+    }
+
+    /// Whether remote data from `peer` would wait for its turn, beyond the budget.
+    pub(crate) fn is_late(&self, peer: PeerIndex) -> bool {
+        let order = self.orders.receive.as_ref();
+        order.is_some_and(|order| !order.is_empty(peer) && order.held() >= self.unread.max)
+    }
+
+    /// Remote data of `peer` that is late waits for its turn.
+    pub(crate) fn note_late(&mut self, peer: PeerIndex) {
+        let late = &mut self.peers[peer as usize].late_data;
+        *late += 1;
+        if *late as usize > UNDER_WAY_MAX {
+            self.violation(peer, "it writes on behind a message that it does not finish");
+        }
+    }
+
+    /// Its turn has come.
+    pub(super) fn tell_late(&mut self, peer: PeerIndex, &Late(operation): &Late) {
+        self.peers[peer as usize].late_data -= 1;
+        if let Some(operation) = operation {
+            self.reply(peer, Reply::new(Kind::Done, operation, 0));
+        }
     }
 
     /// Whether what is there to be taken may all be remote data that there is no room for.

@@ -7,7 +7,7 @@ use crate::{
     address::Address,
     error::{Cause, Errno},
     group::{Member, Spread},
-    transport::{Multicast, Transport as _},
+    transport::Multicast,
 };
 
 /// The groups of a network. Those with another key are others.
@@ -103,6 +103,6 @@ impl Multicast for MockTransport {
     }
 
     fn is_deserted(&self, address: Address) -> bool {
-        !self.finds(address)
+        !lock(&self.network).stations.contains_key(&address)
     }
 }

@@ -79,7 +79,8 @@ impl Default for MockOptions {
     }
 }
 
-/// A network, and what opens endpoints on it.
+/// A network, and what opens endpoints on it. A clone is of the same.
+#[derive(Clone)]
 pub struct MockProvider {
     options: MockOptions,
     network: Arc<Mutex<Network>>,
@@ -220,10 +221,6 @@ impl Transport for MockTransport {
 
     fn limits(&self) -> Limits {
         self.options.limits
-    }
-
-    fn finds(&self, address: Address) -> bool {
-        lock(&self.network).stations.contains_key(&address)
     }
 
     fn take_keys(&mut self, keys: Option<&Keyring>) {

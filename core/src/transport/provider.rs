@@ -28,6 +28,9 @@ pub struct Opening<'a> {
     /// Peers of this host are not reached through memory that is shared with them, but as others
     /// are: of a provider that has no other way it is refused ([`Provider::can_be_apart`]).
     pub apart: bool,
+    /// Whether a peer at the second address may connect to this endpoint, at the first one, where it could go
+    /// by any: through shared memory. None: whoever listens there may.
+    pub admits: Option<fn(Address, Address) -> bool>,
 }
 
 /// Makes transports: one for each endpoint of a domain.

@@ -25,13 +25,9 @@ use crate::sys;
 
 /// How long a peer that connected may take to say HELLO. It does so at once, so that this is
 /// short, for those who never will; whoever was too slow tries again.
-const HELLO_WAIT: Duration = Duration::from_millis(500);
+pub(super) const HELLO_WAIT: Duration = Duration::from_millis(500);
 /// How long a peer that was accepted may take to confirm.
-const CONFIRM_WAIT: Duration = Duration::from_secs(5);
-/// Handshakes under way with one station, and with all of this process. Others wait in the
-/// listener's queue.
-const ACCEPTING_MAX_STATION: usize = 64;
-const ACCEPTING_MAX: usize = 256;
+pub(super) const CONFIRM_WAIT: Duration = Duration::from_secs(5);
 /// How many are accepted before others have their turn.
 const ACCEPT_BURST: usize = 16;
 /// How long no connection is accepted after the descriptors ran out.
@@ -50,6 +46,8 @@ enum Objection {
     Address { wanted: SocketAddr },
     #[error("it goes by {claimed}, which is not its own address")]
     NotItsAddress { claimed: SocketAddr },
+    #[error("it goes by {claimed}, where peers are reached in another way")]
+    ReachedOtherwise { claimed: SocketAddr },
     #[error("its process has {LANES_PER_PROCESS_MAX} lanes to this endpoint already")]
     TooManyLanes,
     #[error(
@@ -91,7 +89,9 @@ impl Objection {
             Objection::Bell(error) if error.out_of_descriptors() => RejectReason::OutOfDescriptors,
             Objection::Bell(_) => RejectReason::Descriptors,
             Objection::OutOfDescriptors => RejectReason::OutOfDescriptors,
-            Objection::NotItsAddress { .. } => RejectReason::NotOurAddress,
+            Objection::NotItsAddress { .. } | Objection::ReachedOtherwise { .. } => {
+                RejectReason::NotOurAddress
+            }
             Objection::TooManyLanes => RejectReason::TooManyLanes,
             Objection::TooLargePools { .. } => RejectReason::Memory,
             // It tries again.
@@ -108,7 +108,8 @@ impl ControlThread {
             let Some(record) = self.stations.get(&station) else {
                 return;
             };
-            if record.accepting >= ACCEPTING_MAX_STATION || self.accepting >= ACCEPTING_MAX {
+            if self.is_crowded(station) {
+                self.look_who_is_late_soon();
                 return self.listen(station, false);
             }
             match socket::accept(record.listener.as_fd()) {
@@ -148,12 +149,11 @@ impl ControlThread {
 
     /// Listens again where there is room again.
     pub(super) fn resume_listening(&mut self) {
-        if self.accept_paused || self.accepting >= ACCEPTING_MAX / 2 {
+        if self.accept_paused {
             return;
         }
-        let ready = |record: &&super::StationRecord| {
-            !record.listening && record.accepting < ACCEPTING_MAX_STATION / 2
-        };
+        let ready =
+            |record: &&super::StationRecord| !record.listening && self.has_room_again(record.id);
         let stations: Vec<u64> = self.stations.values().filter(ready).map(|r| r.id).collect();
         for station in stations {
             self.listen(station, true);
@@ -195,6 +195,9 @@ impl ControlThread {
             }
             return;
         }
+        if self.is_late_with_its_share(station, credentials.pid) {
+            return socket::hang_up(&socket);
+        }
         let id = self.next_id();
         self.handshakes.insert(
             id,
@@ -207,7 +210,7 @@ impl ControlThread {
                 stage: Stage::AwaitHello,
             },
         );
-        self.accepting += 1;
+        self.accepting.insert(id);
         if let Some(record) = self.stations.get_mut(&station) {
             record.accepting += 1;
         }
@@ -340,6 +343,10 @@ impl ControlThread {
     fn check_address(&self, id: u64, claimed: SocketAddr) -> Result<(), Objection> {
         let handshake = self.handshakes.get(&id).ok_or(Objection::Gone)?;
         let record = self.stations.get(&handshake.station).ok_or(Objection::Gone)?;
+        // Any process may take the name of an address of another host, where somebody else is reached.
+        if record.admits.is_some_and(|admits| !admits(record.address.into(), claimed.into())) {
+            return Err(Objection::ReachedOtherwise { claimed });
+        }
         let there =
             socket::open_connection(record.service, claimed).map_err(|errno| match errno {
                 Errno::CONNREFUSED => Objection::NotItsAddress { claimed },

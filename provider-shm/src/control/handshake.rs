@@ -203,7 +203,7 @@ impl ControlThread {
                 self.connecting -= usize::from(connecting.admitted);
             }
             Stage::AwaitHello | Stage::AwaitConfirm(_) => {
-                self.accepting -= 1;
+                self.accepting.remove(&id);
                 if let Some(record) = self.stations.get_mut(&handshake.station) {
                     record.accepting -= 1;
                 }

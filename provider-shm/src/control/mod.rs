@@ -2,13 +2,15 @@
 //!
 //! - [`wire`]: what a handshake says; [`socket`]: how it is carried, and by whom;
 //! - [`thread`]: the loop, the orders, the deaths;
-//! - [`handshake`]: what both sides of one share; [`connect`] and [`accept`]: the two sides.
+//! - [`handshake`]: what both sides of one share; [`connect`] and [`accept`]: the two sides;
+//! - [`crowd`]: who keeps how many places on the accepting side.
 //!
 //! It runs from the first station's opening to the last one's closing, so that the library can be
 //! unloaded after that.
 
 mod accept;
 mod connect;
+mod crowd;
 mod handshake;
 pub(crate) mod shares;
 pub mod socket;
@@ -25,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
 use kestrel_core::{
+    address::Address,
     auth_key::{KeyNumber, Keyring, ProvedKeys},
     fork_guard, open_files, threads,
     transport::Service,
@@ -88,6 +91,7 @@ pub(crate) struct StationRecord {
     pub incarnation: u64,
     pub keys: ProvedKeys,
     pub service: Service,
+    pub admits: Option<fn(Address, Address) -> bool>,
     pub pool: PoolMemory,
     pub connect_timeout: Duration,
     pub cma: bool,
@@ -118,6 +122,7 @@ impl StationRecord {
             incarnation,
             keys: ProvedKeys::new(&options.auth_key, options.keys_follow),
             service: options.service,
+            admits: options.admits,
             pool: options.pool.clone(),
             connect_timeout: options.connect_timeout,
             cma: options.cma,

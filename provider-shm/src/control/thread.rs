@@ -64,6 +64,7 @@ impl Token {
 pub(super) enum Timer {
     Handshake(u64),
     ResumeAccepting,
+    Crowd,
 }
 
 /// A socket that stays open.
@@ -88,7 +89,9 @@ pub(super) struct ControlThread {
     /// Connects that may have a socket.
     pub(super) connecting: usize,
     /// Handshakes that others began.
-    pub(super) accepting: usize,
+    pub(super) accepting: BTreeSet<u64>,
+    /// Whether it is looked soon who is late with its handshakes.
+    pub(super) crowd_watched: bool,
     /// Listeners that epoll is not told of.
     pub(super) not_listening: usize,
     pub(super) accept_paused: bool,
@@ -124,7 +127,8 @@ impl ControlThread {
             timers: BTreeSet::new(),
             waiting: VecDeque::new(),
             connecting: 0,
-            accepting: 0,
+            accepting: BTreeSet::new(),
+            crowd_watched: false,
             not_listening: 0,
             accept_paused: false,
             told_out_of_descriptors: false,
@@ -318,6 +322,7 @@ impl ControlThread {
             self.timers.pop_first();
             match timer {
                 Timer::ResumeAccepting => self.accept_paused = false,
+                Timer::Crowd => self.end_late(),
                 Timer::Handshake(id) => {
                     let Some(handshake) = self.handshakes.get_mut(&id) else {
                         continue;

@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicU64;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::region::{PAGE_BYTES, POOL_BYTES_MAX, RegionError, map_error, verify};
+use super::TABLE_BYTES_MAX;
+use crate::region::{PAGE_BYTES, RegionError, map_error, verify};
 
 /// Sealed memory of whole pages, mapped.
 pub(super) struct Mapping {
@@ -43,8 +44,8 @@ impl Mapping {
 fn sealed_size(memory: &OwnedFd) -> Result<usize, RegionError> {
     let have = verify(memory.as_fd())?;
     let bytes = usize::try_from(have).unwrap_or(0);
-    if !(PAGE_BYTES..=POOL_BYTES_MAX).contains(&bytes) || !bytes.is_multiple_of(PAGE_BYTES) {
-        return Err(RegionError::TableSize { have });
+    if !(PAGE_BYTES..=TABLE_BYTES_MAX).contains(&bytes) || !bytes.is_multiple_of(PAGE_BYTES) {
+        return Err(RegionError::TableSize { have, most: TABLE_BYTES_MAX });
     }
     Ok(bytes)
 }

@@ -35,11 +35,14 @@ use self::mapping::Mapping;
 use crate::limits::is_out_of_descriptors;
 use crate::region::{PAGE_BYTES, RegionError, size_seals, unsealed_memfd};
 
-/// How many addresses a table has room for, if nobody expects more. Memory is paid for as it is
-/// used.
+/// How many addresses a table has room for, if its maker does not expect more. Memory is paid for as it is
+/// used, but not everywhere: where a process locks what it will map (mlockall(2), MCL_FUTURE) all of it is
+/// there at once, and `ulimit -v` and `-f` count it. So not every table is as large as one may be.
 const COUNT_MIN: usize = 1 << 20;
 /// The most that may be expected.
 const COUNT_MAX: usize = 1 << 26;
+/// So much a table has at most, whoever made it.
+const TABLE_BYTES_MAX: usize = shared_bytes(COUNT_MAX).next_multiple_of(PAGE_BYTES);
 
 /// The longest name, with what stands in front of it. Units: bytes.
 pub const NAME_BYTES_MAX: usize = 400;
@@ -142,7 +145,14 @@ impl NamedMemory {
     /// [`NamedMemoryError`]: it is not there and only read, others keep it, no descriptor is left.
     pub fn open(name: &str, count: usize, opening: Opening) -> Result<Self, NamedMemoryError> {
         let bytes = shared_bytes(count.clamp(COUNT_MIN, COUNT_MAX));
-        Self::open_as(Name::Vector(name), bytes, opening)
+        let memory = Self::open_as(Name::Vector(name), bytes, opening)?;
+        // It is as large as its maker expected, and cannot grow.
+        if memory.words().len() < bytes / size_of::<AtomicU64>() {
+            tracing::warn!(
+                "vector '{name}' has no room for the {count} addresses that are expected"
+            );
+        }
+        Ok(memory)
     }
 
     /// Opens memory of that name, of so many bytes if it is made now.

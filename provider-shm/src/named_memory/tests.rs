@@ -4,6 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 
+use kestrel_core::address::Address;
+use kestrel_core::address_vector::AddressVector;
+use rustix::fs::fstat;
+
 use super::holders::{greeting, socket_name};
 use super::*;
 use crate::control::socket::{self, Socket};
@@ -68,8 +72,44 @@ fn memory_of_no_pages_is_refused() {
     fcntl_add_seals(&odd, size_seals()).unwrap();
     let impostor = impostor(&name, greeting(Name::Vector(&name)), Some(odd));
     let error = refusal(&name);
-    let size = NamedMemoryError::Region(RegionError::TableSize { have: 5000 });
+    let size =
+        NamedMemoryError::Region(RegionError::TableSize { have: 5000, most: TABLE_BYTES_MAX });
     assert_eq!(error.to_string(), size.to_string());
+    impostor.stop();
+}
+
+/// Memory costs whoever passes it nothing where nobody has written; and whoever reads there is charged for it.
+#[test]
+fn memory_larger_than_any_table_is_refused() {
+    for (bytes, fits) in [(TABLE_BYTES_MAX, true), (TABLE_BYTES_MAX + PAGE_BYTES, false)] {
+        let name = new_name("huge");
+        let huge = make(Name::Vector(&name), bytes).unwrap();
+        let impostor = impostor(&name, greeting(Name::Vector(&name)), Some(huge));
+        match NamedMemory::open(&name, 0, Opening::Write).err() {
+            None => assert!(fits),
+            Some(NamedMemoryError::Region(RegionError::TableSize { .. })) => assert!(!fits),
+            Some(error) => panic!("{error}"),
+        }
+        impostor.stop();
+    }
+}
+
+/// Where it says that all its numbers are used, and has written none, nothing is read.
+#[test]
+fn pages_that_nobody_wrote_are_not_read() {
+    let name = new_name("hollow");
+    let hollow = make(Name::Vector(&name), shared_bytes(COUNT_MIN)).unwrap();
+    let pages = hollow.try_clone().unwrap();
+    let impostor = impostor(&name, greeting(Name::Vector(&name)), Some(hollow));
+    let memory = Arc::new(NamedMemory::open(&name, 0, Opening::Write).unwrap());
+    let vector = AddressVector::open_shared(Default::default(), memory.clone()).unwrap();
+    let address = |port| Address::new([127, 0, 0, 1].into(), port);
+    assert_eq!(vector.insert_one(address(1)), Ok(0));
+    // What is used, what was removed, and that something changed.
+    let lie = |at: usize, value| memory.words()[at].store(value, Ordering::Relaxed);
+    [(1, u64::MAX), (3, 1), (4, 9)].into_iter().for_each(|(at, value)| lie(at, value));
+    assert_eq!((vector.find(&address(1)), vector.find(&address(2))), (Some(0), None));
+    assert!(fstat(&pages).unwrap().st_blocks * 512 <= 4 * PAGE_BYTES as i64);
     impostor.stop();
 }
 

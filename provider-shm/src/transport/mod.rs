@@ -178,10 +178,6 @@ impl Transport for ShmTransport {
         self.limits
     }
 
-    fn finds(&self, address: Address) -> bool {
-        self.station.finds(address.socket_addr())
-    }
-
     fn speaks_for(&self, peer: PeerIndex, address: Address) -> Option<bool> {
         // Where nobody is any more, whoever wants to can listen: a name that is free.
         let Some(lane) = self.receive_lane(peer) else { return Some(false) };

@@ -56,6 +56,7 @@ fn open_station() -> Station {
         auth_key: Vec::new(),
         keys_follow: false,
         service: Service::Reliable,
+        admits: None,
         incarnation: None,
         pool: PoolMemory::create(4096).unwrap(),
         connect_timeout: Duration::from_secs(20),

@@ -28,6 +28,7 @@ pub fn options() -> StationOptions {
         auth_key: b"test".to_vec(),
         keys_follow: false,
         service: Service::Reliable,
+        admits: None,
         incarnation: None,
         pool: PoolMemory::create(64 << 10).unwrap(),
         connect_timeout: Duration::from_secs(10),

@@ -11,6 +11,7 @@ use crate::{
         Engine,
         order::{Order, data::DataOrder},
         report::{Message, Side},
+        unread::Late,
     },
     error::Cause,
     transport::{PeerIndex, Transport},
@@ -23,7 +24,7 @@ pub(crate) enum Receipt {
     /// It failed when that many bytes had been placed.
     Failed { receive: u32, message: Message, placed: u64, why: Cause },
     /// The remote data of a write, which needs no receive.
-    Written(Entry),
+    Written(Entry, Option<Late>),
 }
 
 impl<T: Transport> Engine<T> {
@@ -78,7 +79,12 @@ impl<T: Transport> Engine<T> {
             Receipt::Failed { receive, message, placed, why } => {
                 self.report_arriving_failed(receive, &message, placed, &why);
             }
-            Receipt::Written(entry) => self.push_received(peer, entry),
+            Receipt::Written(entry, late) => {
+                self.push_received(peer, entry);
+                if let Some(late) = late {
+                    self.tell_late(peer, &late);
+                }
+            }
         }
     }
 }

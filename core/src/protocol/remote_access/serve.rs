@@ -11,6 +11,7 @@ use crate::{
         Engine,
         order::receive::Receipt,
         peer::{PeerState, Reply},
+        unread::Late,
     },
     flags::Flags,
     memory::Piece,
@@ -138,16 +139,19 @@ impl<T: Transport> Engine<T> {
             return;
         }
         let several = self.peers[arrival.peer as usize].several.take();
-        if let Some(data) = data {
+        let operation = Some(arrival.word);
+        let late = data.is_some_and(|data| {
             let length = several.as_ref().map_or(length, |several| several.bytes());
-            self.report_remote_data(arrival.peer, length, data);
-        }
+            self.report_remote_data(arrival.peer, operation, length, data)
+        });
         // Who hears of it finds the entry.
         if let Some(several) = several {
             several.count();
         }
         self.count_remote(Flags::REMOTE_WRITE);
-        self.answer(arrival.peer, arrival.word, 0);
+        if !late {
+            self.answer(arrival.peer, arrival.word, 0);
+        }
     }
 
     /// An adapter has written, and this came along. Nobody counts what adapters do: where it is
@@ -159,7 +163,7 @@ impl<T: Transport> Engine<T> {
             return;
         }
         let (data, length) = (word & u64::from(u32::MAX), word >> 32);
-        self.report_remote_data(peer, length, data);
+        self.report_remote_data(peer, None, length, data);
     }
 
     #[inline]
@@ -175,9 +179,16 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Remote CQ data came with a write: it takes no posted receive.
+    /// Remote CQ data came with a write, which has this name if it is to be answered: it takes no posted
+    /// receive. Whether it is late, and answered when it is told.
     #[inline(never)]
-    fn report_remote_data(&mut self, peer: PeerIndex, length: u64, data: u64) {
+    fn report_remote_data(
+        &mut self,
+        peer: PeerIndex,
+        operation: Option<u64>,
+        length: u64,
+        data: u64,
+    ) -> bool {
         let entry = Entry {
             flags: (Flags::RMA | Flags::REMOTE_WRITE | Flags::REMOTE_CQ_DATA).bits(),
             length,
@@ -185,10 +196,17 @@ impl<T: Transport> Engine<T> {
             source: self.peers[peer as usize].fi_addr,
             ..Entry::default()
         };
-        if self.receives_in_order {
-            return self.tell_in_turn(peer, None, Receipt::Written(entry));
+        if !self.receives_in_order {
+            self.push_received(peer, entry);
+            return false;
         }
-        self.push_received(peer, entry);
+        let is_late = self.is_late(peer);
+        let late = is_late.then_some(Late(operation));
+        self.tell_in_turn(peer, None, Receipt::Written(entry, late));
+        if is_late {
+            self.note_late(peer);
+        }
+        is_late
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! The sender's side of single-copy: writing some of a message that the receiver reads.
 
-use super::STRETCH;
+use super::{BLOCK_MIN, STRETCH};
 use crate::{
     engine::{Engine, peer::Reply},
     operation::SendStage,
@@ -60,7 +60,10 @@ impl<T: Transport> Engine<T> {
             .filter(|_| blocks <= BLOCKS_MAX.into());
         let offered = send.stage == SendStage::AwaitConsent && wanted <= send.total as u64;
         let contiguous = send.pieces.view().contiguous(0, send.total).len() == send.total;
-        let Some(help) = help.filter(|_| offered && contiguous) else {
+        // A poll writes up to a stretch: with small blocks by any number of system calls, with a large one by
+        // a call without an end.
+        let bearable = (blocks == 1 || block >= BLOCK_MIN as u64) && block <= STRETCH as u64;
+        let Some(help) = help.filter(|_| offered && contiguous && bearable) else {
             return self.violation(peer, "it offered a share of what it cannot have");
         };
         if self.peers[peer as usize].unwritable {

@@ -36,3 +36,7 @@ impl Copies {
 
 /// Bytes that one poll copies of a message at most, so that the poll stays short.
 pub(crate) const STRETCH: usize = 1 << 20;
+
+/// What a block of a message is a multiple of, and so has at least: each block costs whoever copies it a
+/// system call. It has [`STRETCH`] at most.
+pub(crate) const BLOCK_MIN: usize = 4 << 10;

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::STRETCH;
+use super::{BLOCK_MIN, STRETCH};
 use crate::{
     engine::{Engine, peer::Reply},
     operation::{Incoming, Target},
@@ -248,7 +248,7 @@ impl<T: Transport> Engine<T> {
             return None;
         }
         let claims = self.transport.claims_from(peer)?;
-        let block = end.div_ceil(BLOCKS).next_multiple_of(4 << 10).min(STRETCH);
+        let block = end.div_ceil(BLOCKS).next_multiple_of(BLOCK_MIN).min(STRETCH);
         let generation = record.offers.1.wrapping_add(1);
         record.offers = (record.offers.0 | 1 << slot, generation);
         let offer = Offer::open(claims, slot, generation, end.div_ceil(block) as u32);
