@@ -210,7 +210,8 @@ fn options_tell_no_size_of_what_an_endpoint_cannot_do() {
     let sides = |hints: &mut Info, transmit, receive| unsafe {
         ((*hints.tx_attr).caps, (*hints.rx_attr).caps) = (transmit, receive);
     };
-    let cases: [(&dyn Fn(&mut Info), [i32; 8]); 6] = [
+    type Change<'a> = &'a dyn Fn(&mut Info);
+    let cases: [(Change<'_>, [i32; 8]); 6] = [
         (&|hints| hints.caps = flag::MSG, [1, 0, 0, 0, 1, 0, 0, 0]),
         (&|hints| hints.caps = flag::TAGGED | flag::RECV, [0, 1, 0, 0, 0, 0, 0, 0]),
         (&|hints| hints.caps = flag::RMA | flag::READ, [0, 0, 1, 0, 0, 0, 0, 0]),
