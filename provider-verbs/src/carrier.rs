@@ -22,7 +22,6 @@ use kestrel_core::{
 use crate::{datagrams::UdTransport, transport::RcTransport, verbs::Verbs};
 
 /// The transport of one endpoint. What it does not say here is the same for both kinds.
-#[allow(clippy::large_enum_variant, reason = "an endpoint has one")]
 pub enum Carrier<V: Verbs> {
     Reliable(RcTransport<V>),
     Datagrams(UdTransport<V>),

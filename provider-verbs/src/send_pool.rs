@@ -43,8 +43,6 @@ pub struct Share {
     /// Buffers that were taken for it, and that came back.
     taken: u32,
     returned: u32,
-    /// When it first got none, and how many it had taken by then.
-    hungry: Option<(Instant, u32)>,
 }
 
 impl Share {
@@ -64,14 +62,20 @@ impl Share {
         let has = self.taken.wrapping_sub(self.returned) as usize;
         pool.has_free() && has <= pool.free_count()
     }
+}
 
-    /// It gets none. Whether it has been so for long: others may keep theirs for ever.
+/// When a queue pair first got no buffer, and how many it had taken by then.
+#[derive(Default)]
+pub struct Hunger(Option<(Instant, u32)>);
+
+impl Hunger {
+    /// It gets none. Whether that has been so for long: others may keep theirs for ever.
     #[cold]
     #[inline(never)]
-    pub fn is_starved(&mut self) -> bool {
+    pub fn is_long(&mut self, share: &Share) -> bool {
         let now = Instant::now();
-        let since = self.hungry.filter(|(_, taken)| *taken == self.taken).map(|(since, _)| since);
-        self.hungry = Some((since.unwrap_or(now), self.taken));
+        let since = self.0.filter(|(_, taken)| *taken == share.taken).map(|(since, _)| since);
+        self.0 = Some((since.unwrap_or(now), share.taken));
         since.is_some_and(|since| now.duration_since(since) >= STARVED_AFTER)
     }
 }

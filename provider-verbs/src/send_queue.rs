@@ -85,9 +85,9 @@ impl<V: Verbs> SendQueue<V> {
         self.share.admits(pool)
     }
 
-    /// It may not: whether that has been so for long.
-    pub fn is_starved(&mut self) -> bool {
-        self.share.is_starved()
+    /// What it has of the buffers.
+    pub fn share(&self) -> &Share {
+        &self.share
     }
 
     pub fn is_idle(&self) -> bool {

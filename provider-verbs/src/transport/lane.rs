@@ -10,7 +10,7 @@ use crate::{
     control::{CREDIT_WRITES_MAX, SENDS_MAX},
     receipt::Receipt,
     receive_pool::{BufferIndex, WINDOW_MAX, WINDOW_MIN},
-    send_pool::SendPool,
+    send_pool::{Hunger, SendPool},
     send_queue::SendQueue,
     station::{PeerIdentity, ReceiveEnd, SendEnd},
     verbs::{Agreement, PathEnd, Region, RemoteMemory, Verbs, WORDS_INLINE},
@@ -34,6 +34,7 @@ pub fn count_word(received: u32) -> u64 {
 /// writes to.
 pub struct SendLane<V: Verbs> {
     pub queue: SendQueue<V>,
+    pub hunger: Hunger,
     pub credit: V::Region,
     pub link: u64,
     /// Packets that were sent, and how many may be.
@@ -64,6 +65,7 @@ impl<V: Verbs> SendLane<V> {
         let queue = SendQueue::new(queue_pair, SENDS_MAX);
         SendLane {
             queue,
+            hunger: Hunger::default(),
             credit,
             link,
             sent: 0,

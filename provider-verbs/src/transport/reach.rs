@@ -153,7 +153,7 @@ impl<V: Verbs> RcTransport<V> {
     #[inline(never)]
     fn without_slot(&mut self, peer: PeerIndex) -> Started {
         let window = self.peers[peer as usize].window.as_mut();
-        let is_starved = window.is_some_and(|window| window.share.is_starved());
+        let is_starved = window.is_some_and(|window| window.hunger.is_long(&window.share));
         if is_starved { Started::Refused } else { Started::NoRoom }
     }
 

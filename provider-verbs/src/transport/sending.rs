@@ -57,7 +57,7 @@ impl<V: Verbs> RcTransport<V> {
         let lane = self.peers[peer as usize].send.as_mut();
         let room = lane.and_then(|lane| {
             let inline = lane.queue.inline_bytes_max().checked_sub(FRONT_BYTES)?;
-            let goes = wanted <= inline || inline > 0 && lane.queue.is_starved();
+            let goes = wanted <= inline || inline > 0 && lane.hunger.is_long(lane.queue.share());
             goes.then_some(wanted.min(inline))
         });
         room.map_or(Room::Full, Room::Bytes)

@@ -24,7 +24,7 @@ use crate::{
     control::random,
     device::LinkLayer,
     receive_pool::BUFFER_BYTES,
-    send_pool::{SendPool, Share},
+    send_pool::{Hunger, SendPool, Share},
     verbs::{
         Origin, PathEnd, QueuePair, Registration, RemoteAccess, Role, SendRequest, Verbs, is_mtu,
     },
@@ -49,6 +49,7 @@ pub struct Window<V: Verbs> {
     pub(super) under_way: VecDeque<UnderWay<V>>,
     /// How many buffers that is.
     pub(super) share: Share,
+    pub(super) hunger: Hunger,
     /// What is held back, to be posted as one chain.
     pub(super) held: Vec<SendRequest>,
     pub(super) reads: u32,
@@ -168,6 +169,7 @@ impl<V: Verbs> RcTransport<V> {
             carries_data: false,
             under_way,
             share: Share::default(),
+            hunger: Hunger::default(),
             held: Vec::new(),
             reads: 0,
         };
