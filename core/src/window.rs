@@ -304,14 +304,19 @@ impl Lease {
             Direction::Write => self.access.write,
             Direction::Read => self.access.read,
         };
+        if permitted { self.place(at, length) } else { None }
+    }
+
+    #[inline(always)]
+    fn place(&self, at: u64, length: u64) -> Option<u64> {
         let offset = at.wrapping_sub(self.base);
         let inside = at >= self.base && offset <= self.length && length <= self.length - offset;
-        (permitted && inside).then(|| self.address.wrapping_add(offset))
+        inside.then(|| self.address.wrapping_add(offset))
     }
 
     /// Where the word at remote address `at` lies at the target, if it may be changed in one step.
     pub fn locate_word(&self, at: u64) -> Option<u64> {
-        let address = self.locate(at, 8, Direction::Write)?;
+        let address = self.place(at, 8)?;
         (self.access.atomic && address.is_multiple_of(8)).then_some(address)
     }
 

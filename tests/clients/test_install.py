@@ -194,7 +194,7 @@ def test_under_sudo_what_the_user_has_built_is_installed(staged: Staged) -> None
     outcome = staged.run(SUDO_USER="somebody")
     assert outcome.status == 1 and "without sudo, call this first: cargo build" in outcome.output
     outcome = staged.run()
-    assert outcome.status == 1 and "cargo could not build it: it needs Rust 1." in outcome.output
+    assert outcome.status == 1 and "cargo could not build it, see above (it needs Rust 1." in outcome.output
 
 
 def test_what_cargo_puts_elsewhere_is_not_taken_for_installed(staged: Staged) -> None:

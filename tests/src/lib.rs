@@ -375,7 +375,6 @@ macro_rules! conformance {
                 a_closed_receive_context_refuses_what_comes,
                 closing_a_context_keeps_its_siblings_one_sided_operations,
                 what_is_canceled_is_the_contexts_own,
-                a_context_that_was_never_enabled_leaves_nothing,
                 a_context_that_is_opened_again_names_by_itself,
                 contexts_have_the_keys_of_the_first,
                 the_least_of_a_buffer_is_the_receive_contexts;
@@ -392,6 +391,7 @@ macro_rules! conformance {
                 threads_post_and_poll_at_once,
                 endpoints_send_by_a_shared_context;
             mixed_contexts:
+                a_context_that_was_never_enabled_leaves_nothing,
                 receives_scale_beside_a_shared_transmit_context,
                 transmits_scale_beside_a_shared_receive_context,
                 what_came_before_its_context_takes_a_shared_receive,

@@ -13,7 +13,7 @@ use kestrel_core::{
     protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
 };
 use kestrel_tests::{
-    bed::{Bed, Memory, World},
+    bed::{Bed, Memory, Options, World},
     completion::Done,
     fake::fake_provider,
     one_sided::{Atomic, BOTH, Rma, expose, options, segment},
@@ -62,9 +62,12 @@ impl Reach {
 
     /// With what each side declares.
     fn with(declared: [bool; 2], fake: FakeOptions) -> Reach {
+        Reach::over(declared, fake, &options(MemoryRegionMode::ALLOCATED))
+    }
+
+    fn over(declared: [bool; 2], fake: FakeOptions, opened: &Options) -> Reach {
         let fabric = FakeFabric::default();
-        let opened = options(MemoryRegionMode::ALLOCATED);
-        let node = |declared| bed(&fabric, fake.clone(), declared).stranger(&opened);
+        let node = |declared| bed(&fabric, fake.clone(), declared).stranger(opened);
         let world = World { nodes: declared.into_iter().map(node).collect() };
         world.introduce();
         world.warm_up();
@@ -116,6 +119,18 @@ fn a_target_that_does_not_progress_is_reached() {
 }
 
 /// Threads with an endpoint each add to one word and turn bits of another, until all have met.
+/// Reads and writes are another kind, which the adapter is not let in for.
+#[test]
+fn a_target_of_atomics_alone_is_reached() {
+    let target = word(5);
+    let mut opened = options(MemoryRegionMode::ALLOCATED);
+    opened.endpoint.capabilities.remove(Flags::RMA);
+    let reach = Reach::over([true; 2], FakeOptions::default(), &opened);
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    reach.open_window(&region);
+    assert_eq!(value(&target), 5);
+}
+
 #[test]
 fn initiators_in_threads_lose_no_update() {
     const THREADS: u64 = 3;

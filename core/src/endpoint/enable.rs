@@ -188,8 +188,6 @@ impl<P: Provider> Endpoint<P> {
         match self.options.shares_receive || self.options.under_socket {
             true => FAMILY,
             false if self.lacks(Flags::RECV) => Flags::empty(),
-            // What comes to a group is untagged.
-            false if receives.contains(Flags::MULTICAST) => receives & FAMILY | Flags::MSG,
             false => receives & FAMILY,
         }
     }

@@ -134,6 +134,11 @@ impl<T: Transport> Engine<T> {
     /// Lets go of messages of families that are not received here any more, or never were: before there
     /// was a context nobody could know.
     fn refuse_unheard(&mut self, why: &Cause) {
+        for peer in 0..self.peers.len() as PeerIndex {
+            if !self.arriving_unheard(peer).is_empty() {
+                self.give_up_arriving(peer, why);
+            }
+        }
         let (unexpected, hears) = (&self.unexpected, self.setup.hears);
         let is_unheard = |&index: &u32| !unexpected[index].flags.intersects(hears);
         let unheard = unexpected.indices().filter(is_unheard).collect();

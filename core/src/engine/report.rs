@@ -11,7 +11,7 @@ use crate::{
     completion_queue::{Entry, ErrorEntry, store::CompletionStore},
     counter::CounterCell,
     error::{Cause, Errno},
-    flags::Flags,
+    flags::{FAMILY, Flags},
     info::MessageOrder,
     operation::{ReceiveOperation, SendOperation},
     transport::{PeerIndex, Transport},
@@ -126,8 +126,7 @@ pub struct Message {
     pub total: usize,
 }
 
-const MESSAGE_KIND: Flags = Flags::TAGGED.union(Flags::MSG);
-const POSTED_KIND: Flags = MESSAGE_KIND.union(Flags::MULTI_RECV);
+const POSTED_KIND: Flags = FAMILY.union(Flags::MULTI_RECV);
 
 /// Counts a success: of work by what counts it, of other operations by the endpoint's counter.
 #[inline(always)]
@@ -157,7 +156,7 @@ pub(super) fn sent_entry(
 ) -> Option<Entry> {
     flags.contains(Flags::COMPLETION).then(|| Entry {
         context,
-        flags: ((flags & MESSAGE_KIND) | Flags::SEND).bits(),
+        flags: ((flags & FAMILY) | Flags::SEND).bits(),
         attachment,
         ..Entry::default()
     })
@@ -256,7 +255,7 @@ impl<T: Transport> Engine<T> {
         let SendOperation { context, flags, tag, data, attachment, .. } = send;
         let error = ErrorEntry {
             context,
-            flags: (flags & MESSAGE_KIND) | Flags::SEND,
+            flags: (flags & FAMILY) | Flags::SEND,
             length: 0,
             buffer: 0,
             data,

@@ -193,6 +193,7 @@ impl<T: Transport> Engine<T> {
                 break;
             };
             if arrival.head.kind == Kind::Bye as u8 {
+                self.transport.take_receipt(peer, arrival.word);
                 self.transport.consume();
                 break;
             }

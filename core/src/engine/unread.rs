@@ -10,7 +10,7 @@
 //! beyond the budget its write is answered when its turn comes. An initiator has only so many operations under
 //! way, and what it has begun to send waits for none of them: in the end it sends nothing but the rest of the
 //! message. Whoever goes on writing breaks the protocol. What an adapter has written is answered by the
-//! adapter: of that there may be as much, and no more.
+//! adapter: its initiator knows of no budget, and that data waits however much it is.
 //!
 //! Who reads rings no bell, so sleepers that find such a packet only nap. What lies in a lane that ends
 //! is taken all the same: no lane holds much.
@@ -36,8 +36,8 @@ pub(crate) struct Unread {
     pub(super) takes_all: bool,
 }
 
-/// Remote data that waits for its turn beyond the budget: of this operation, unless an adapter wrote it.
-pub(crate) struct Late(pub Option<u64>);
+/// Remote data that waits for its turn beyond the budget: of this operation, which is answered then.
+pub(crate) struct Late(pub u64);
 
 impl Unread {
     /// As many entries as there may be envelopes.
@@ -106,9 +106,7 @@ impl<T: Transport> Engine<T> {
     /// Its turn has come.
     pub(super) fn tell_late(&mut self, peer: PeerIndex, &Late(operation): &Late) {
         self.peers[peer as usize].late_data -= 1;
-        if let Some(operation) = operation {
-            self.reply(peer, Reply::new(Kind::Done, operation, 0));
-        }
+        self.reply(peer, Reply::new(Kind::Done, operation, 0));
     }
 
     /// Whether what is there to be taken may all be remote data that there is no room for.

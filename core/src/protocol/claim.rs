@@ -11,7 +11,7 @@ use crate::{
     endpoint::PostError,
     engine::{Engine, peer::Reply, report::count_success},
     error::Errno,
-    flags::Flags,
+    flags::{FAMILY, Flags},
     operation::{ReceiveOperation, ReceivePost, Target},
     protocol::claimed::Claimed,
     tag_match::SourceIndex,
@@ -94,7 +94,7 @@ impl<T: Transport> Engine<T> {
         {
             queue.push(Entry {
                 context: post.context,
-                flags: ((post.flags & (Flags::TAGGED | Flags::MSG)) | Flags::RECV).bits(),
+                flags: ((post.flags & FAMILY) | Flags::RECV).bits(),
                 tag: post.tag,
                 source: FI_ADDR_NOTAVAIL,
                 ..Entry::default()
@@ -203,7 +203,7 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn report_no_message(&mut self, post: &ReceivePost<'_>) {
         self.setup.receive.fail_uncounted(ErrorEntry {
             context: post.context,
-            flags: (post.flags & (Flags::TAGGED | Flags::MSG)) | Flags::RECV,
+            flags: (post.flags & FAMILY) | Flags::RECV,
             length: 0,
             buffer: 0,
             data: 0,

@@ -11,7 +11,7 @@ use crate::{
         report::Counted,
     },
     error::{Cause, HasErrno},
-    flags::Flags,
+    flags::{FAMILY, Flags},
     memory::{Piece, Pieces},
     operation::{Copied, SendOperation, SendPost, SendStage, StoredPieces, set_down},
     protocol::fence::Earlier,
@@ -312,7 +312,7 @@ impl<T: Transport> Engine<T> {
 impl SendPost<'_> {
     /// The error of a send that has no record.
     fn failed(self, why: &Cause) -> ErrorEntry {
-        let flags = (self.flags & (Flags::TAGGED | Flags::MSG)) | Flags::SEND;
+        let flags = (self.flags & FAMILY) | Flags::SEND;
         ErrorEntry {
             data: self.data,
             tag: self.tag,

@@ -198,6 +198,7 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn leave_shared(&mut self) {
         let reason = "the endpoint that the message came to was closed".to_owned();
         let why = Cause { errno: Errno::CANCELED, reason };
+        self.setup.hears = Flags::empty();
         for peer in 0..self.peers.len() as PeerIndex {
             self.give_up_arriving(peer, &why);
         }
@@ -213,6 +214,5 @@ impl<T: Transport> Engine<T> {
             }
         }
         self.shared = None;
-        self.setup.hears = Flags::empty();
     }
 }

@@ -1,6 +1,6 @@
 //! Connections that come and go.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use kestrel_core::{
     address::Address,
@@ -10,6 +10,7 @@ use kestrel_core::{
 use super::{
     Owner, Peer, RcTransport, ReceiveLane, SendLane,
     farewell::{RETIRED_FOR, Retired},
+    lane::Promise,
     receiving::{Early, TOO_MANY_PACKETS, WROTE_ASTRAY},
 };
 use crate::{
@@ -78,13 +79,11 @@ impl<V: Verbs> RcTransport<V> {
                 if early.is_some_and(|early| !early.packets.is_empty()) {
                     self.offer(end);
                 } else {
-                    self.abandon(end.queue_pair);
+                    self.abandon(end.queue_pair, end.share);
                 }
             }
             StationEvent::Abandoned { queue_pair, share } => {
-                self.abandon(queue_pair);
-                // Its host may have another one.
-                drop(share);
+                self.abandon(queue_pair, share);
             }
             // Of endpoints of datagrams alone.
             StationEvent::Found { .. } | StationEvent::Heard { .. } => {}
@@ -127,9 +126,9 @@ impl<V: Verbs> RcTransport<V> {
     }
 
     /// Nothing comes of a connection that somebody began.
-    fn abandon(&mut self, queue_pair: V::QueuePair) {
+    fn abandon(&mut self, queue_pair: V::QueuePair, share: Arc<()>) {
         let queue = SendQueue::new(queue_pair, CREDIT_WRITES_MAX);
-        self.retire(queue, None, WINDOW_MIN);
+        self.retire(queue, None, Some(Promise { window: WINDOW_MIN, _share: share }));
     }
 
     /// Before it is told that a connection is over: all that the peer's device has acknowledged counts as
@@ -200,7 +199,7 @@ impl<V: Verbs> RcTransport<V> {
         };
         if let Some(lane) = self.part_from_receiver(lane) {
             self.end_link(lane.link, self.receipt_for(peer));
-            self.retire(lane.queue, Some(lane.credit), 0);
+            self.retire(lane.queue, Some(lane.credit), None);
         }
         self.drop_window(peer);
     }
@@ -215,7 +214,8 @@ impl<V: Verbs> RcTransport<V> {
         if let Some(lane) = self.part_from_sender(lane) {
             self.end_link(lane.link, lane.receipt());
             self.returned.extend(lane.buffers());
-            self.retire(lane.queue, None, lane.window);
+            let promise = Some(lane.promise());
+            self.retire(lane.queue, None, promise);
         }
         // Packets that it comes across are nobody's by now, and their buffers come back.
         self.dismiss_guest(peer);
@@ -247,13 +247,13 @@ impl<V: Verbs> RcTransport<V> {
     }
 
     /// A queue pair that is no longer used goes into error, and some time later away.
-    fn retire(&mut self, queue: SendQueue<V>, credit: Option<V::Region>, window: u32) {
+    fn retire(&mut self, queue: SendQueue<V>, credit: Option<V::Region>, promise: Option<Promise>) {
         queue.fail();
         self.owners.insert(queue.number(), Owner::Retired);
         let early = self.early.remove(&queue.number()).unwrap_or_default();
         self.returned.extend(early.packets.iter().map(|filled| filled.buffer));
         let until = Instant::now() + RETIRED_FOR;
-        self.retired.push(Retired { queue, _credit: credit, window, saying: None, until });
+        self.retired.push(Retired { queue, _credit: credit, promise, saying: None, until });
     }
 
     /// Destroys retired queue pairs whose time has come. What they had taken off the shared
@@ -273,7 +273,8 @@ impl<V: Verbs> RcTransport<V> {
         for retired in due {
             self.owners.remove(&retired.queue.number());
             retired.queue.destroy(&mut self.sends);
-            self.shared.receives.return_window(retired.window);
+            let window = retired.promise.as_ref().map_or(0, |promise| promise.window);
+            self.shared.receives.return_window(window);
         }
     }
 }

@@ -10,7 +10,7 @@ use kestrel_core::{fork_guard, memory::Piece, transport::PeerIndex};
 
 use super::{
     CREDIT_BYTES, Owner, RcTransport, ReceiveLane, SendLane,
-    lane::{COUNT_BYTES, count_word},
+    lane::{COUNT_BYTES, Promise, count_word},
 };
 use crate::{
     control::{Command, LAST_WORD_MAX},
@@ -33,8 +33,8 @@ pub(super) struct Retired<V: Verbs> {
     pub(super) queue: SendQueue<V>,
     /// The memory that its peer could write to.
     pub(super) _credit: Option<V::Region>,
-    /// Buffers that were promised to it.
-    pub(super) window: u32,
+    /// What was promised to it, of a connection that received.
+    pub(super) promise: Option<Promise>,
     /// The connection that ends when the last word has arrived: not in error until then.
     pub(super) saying: Option<u64>,
     pub(super) until: Instant,
@@ -51,7 +51,7 @@ impl<V: Verbs> RcTransport<V> {
         if !may || !goodbye(&mut lane.queue, &mut self.sends) {
             return Some(lane);
         }
-        self.retire_with_word(lane.queue, Some(lane.credit), 0, lane.link);
+        self.retire_with_word(lane.queue, Some(lane.credit), None, lane.link);
         None
     }
 
@@ -72,7 +72,8 @@ impl<V: Verbs> RcTransport<V> {
             return Some(lane);
         }
         self.returned.extend(lane.buffers());
-        self.retire_with_word(lane.queue, None, lane.window, lane.link);
+        let promise = Some(lane.promise());
+        self.retire_with_word(lane.queue, None, promise, lane.link);
         None
     }
 
@@ -80,7 +81,7 @@ impl<V: Verbs> RcTransport<V> {
         &mut self,
         queue: SendQueue<V>,
         credit: Option<V::Region>,
-        window: u32,
+        promise: Option<Promise>,
         link: u64,
     ) {
         self.links.remove(&link);
@@ -89,7 +90,7 @@ impl<V: Verbs> RcTransport<V> {
         self.control.command(Command::HangUpSoon { link });
         let until = Instant::now() + LAST_WORD_MAX;
         let saying = Some(link);
-        self.retired.push(Retired { queue, _credit: credit, window, saying, until });
+        self.retired.push(Retired { queue, _credit: credit, promise, saying, until });
     }
 
     /// Ends connections whose last word has arrived, or took too long.

@@ -230,7 +230,15 @@ pub struct ReceiveLane<V: Verbs> {
     /// The peer said goodbye.
     goodbye: bool,
     /// Of what its host may have.
-    _share: Arc<()>,
+    share: Arc<()>,
+}
+
+/// What a connection was promised: buffers, and of the connections that its host may have one. Both are
+/// others' when its queue pair is gone.
+pub struct Promise {
+    /// Buffers.
+    pub window: u32,
+    pub _share: Arc<()>,
 }
 
 impl<V: Verbs> ReceiveLane<V> {
@@ -253,8 +261,12 @@ impl<V: Verbs> ReceiveLane<V> {
             place,
             managed,
             goodbye: false,
-            _share: share,
+            share,
         }
+    }
+
+    pub fn promise(&self) -> Promise {
+        Promise { window: self.window, _share: self.share.clone() }
     }
 
     /// Takes a packet of nothing: by it the peer says goodbye, and no packet comes behind it. Of what it

@@ -148,12 +148,13 @@ impl<V: Verbs> RcTransport<V> {
     }
 
     /// What becomes of an operation that gets no buffer: it waits, and where others keep them it goes as
-    /// packets, which can be short.
+    /// packets, which can be short; but what is fetched `waits`: refused once, no message would be again.
     #[cold]
     #[inline(never)]
-    fn without_slot(&mut self, peer: PeerIndex) -> Started {
+    fn without_slot(&mut self, peer: PeerIndex, waits: bool) -> Started {
         let window = self.peers[peer as usize].window.as_mut();
-        let is_starved = window.is_some_and(|window| window.hunger.is_long(&window.share));
+        let is_starved =
+            !waits && window.is_some_and(|window| window.hunger.is_long(&window.share));
         if is_starved { Started::Refused } else { Started::NoRoom }
     }
 
@@ -187,7 +188,7 @@ impl<V: Verbs> RcTransport<V> {
             return Ok(Local { slot, segment, inline: false, lands: None, registration });
         }
         let Some(slot) = self.take_slot(peer) else {
-            return Err(self.without_slot(peer));
+            return Err(self.without_slot(peer, request.is_fetch()));
         };
         let (region, start) = self.sends.buffer(slot);
         if writes {

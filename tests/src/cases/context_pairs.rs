@@ -18,7 +18,7 @@ use kestrel_core::{
 };
 
 use crate::{
-    bed::{Bed, Memory, Receive, open_vector, pattern, same},
+    bed::{Bed, Memory, Receive, pattern, same},
     completion::Done,
     contexts::{Context, Portal, counts, named, naming, next, nothing_more, two},
     node::says_gone,
@@ -440,38 +440,6 @@ pub fn what_is_canceled_is_the_contexts_own<P: Provider>(bed: &Bed<P>) {
     assert_eq!(receive.receives_left(), Err(PostError::Closed));
     theirs.transmit[0].endpoint.inject(&[3; 8], OTHER).unwrap();
     assert_eq!(next(&again, &all).good().context, 5);
-}
-
-/// It has nothing to discard, and what waits for a context of its index goes on waiting.
-pub fn a_context_that_was_never_enabled_leaves_nothing<P: Provider>(bed: &Bed<P>) {
-    let domain = bed.domain(DomainOptions::default());
-    let endpoint =
-        ScalableEndpoint::open(&domain, EndpointOptions::default(), counts(1, 1)).unwrap();
-    endpoint.bind_address_vector(&open_vector()).unwrap();
-    let open = || endpoint.receive_context(0, EndpointOptions::default()).unwrap();
-    let transmit = endpoint.transmit_context(0, EndpointOptions::default()).unwrap();
-    let transmit = Context::enabled(transmit, Flags::TRANSMIT);
-    let theirs = Portal::open(bed, counts(1, 1));
-    theirs.knows(&[endpoint.address()]);
-    let lengths = [8, LONG];
-    for (length, context) in lengths.into_iter().zip(10..) {
-        theirs.transmit[0].endpoint.send(vec![7; length], 0, context).unwrap();
-    }
-    for _ in 0..50 {
-        transmit.poll();
-        theirs.poll();
-    }
-    let probe = open();
-    assert_eq!(probe.enable().unwrap_err().errno(), Errno::NOCQ);
-    probe.close();
-    let receive = Context::enabled(open(), Flags::RECV);
-    for length in lengths {
-        receive.endpoint.receive(vec![0; length], FI_ADDR_UNSPEC, 5).unwrap();
-        assert_eq!(next(&receive, &[&theirs]).good().length, length as u64);
-    }
-    let all = [&theirs];
-    let sent = [(); 2].map(|()| next(&theirs.transmit[0], &all).good().context);
-    assert_eq!(sent, [10, 11]);
 }
 
 pub fn the_least_of_a_buffer_is_the_receive_contexts<P: Provider>(bed: &Bed<P>) {

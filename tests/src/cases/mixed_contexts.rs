@@ -2,7 +2,7 @@
 //! "SHARED CONTEXTS": "an endpoint may use a shared context of one type, but a scalable set of
 //! contexts of the alternate type." And a context that endpoints of different types share.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
@@ -424,4 +424,54 @@ pub fn a_receive_is_directed_before_an_endpoint_is_enabled<P: Provider>(bed: &Be
             assert_eq!(done.returned.unwrap(), [sender as u8; 8]);
         }
     }
+}
+
+/// One that is closed has nothing to discard, and what waits for a context of its index goes on waiting.
+pub fn a_context_that_was_never_enabled_leaves_nothing<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(DomainOptions::default());
+    let endpoint =
+        ScalableEndpoint::open(&domain, EndpointOptions::default(), counts(1, 1)).unwrap();
+    endpoint.bind_address_vector(&open_vector()).unwrap();
+    let transmit = endpoint.transmit_context(0, EndpointOptions::default()).unwrap();
+    let transmit = Context::enabled(transmit, Flags::TRANSMIT);
+    let theirs = Portal::open(bed, counts(1, 1));
+    theirs.knows(&[endpoint.address()]);
+    // The pair's engine is driven by whichever of its contexts is there.
+    let sent = |ours: &Context<P>| {
+        let start = Instant::now();
+        loop {
+            ours.poll();
+            if let Some(done) = theirs.transmit[0].taken() {
+                return (done.context, done.errno);
+            }
+            theirs.poll();
+            assert!(start.elapsed() < PATIENCE, "in vain: the end of a send");
+        }
+    };
+    let (sender, lengths) = (&theirs.transmit[0].endpoint, [LENGTHS[0], LENGTHS[2]]);
+    for (length, context) in lengths.into_iter().zip(10..) {
+        sender.send(vec![7; length], 0, context).unwrap();
+    }
+    sender.send_tagged(vec![7; LENGTHS[2]], 0, 5, 12).unwrap();
+    // The short one has arrived when it is done; and the others have begun to soon.
+    assert_eq!(sent(&transmit), (10, None));
+    for _ in 0..50 {
+        transmit.poll();
+        theirs.poll();
+    }
+    let probe = endpoint.receive_context(0, EndpointOptions::default()).unwrap();
+    assert_eq!(probe.enable().unwrap_err().errno(), Errno::NOCQ);
+    probe.close();
+    // What it cannot receive waits for it no longer.
+    let capabilities = Flags::MSG | Flags::RECV;
+    let options = EndpointOptions { capabilities, ..EndpointOptions::default() };
+    let receive = endpoint.receive_context(0, options).unwrap();
+    let receive = Context::enabled(receive, Flags::RECV);
+    for length in lengths {
+        receive.endpoint.receive(vec![0; length], FI_ADDR_UNSPEC, 5).unwrap();
+        assert_eq!(next(&receive, &[&theirs]).good().length, length as u64);
+    }
+    let mut ends = [(); 2].map(|()| sent(&receive));
+    ends.sort_by_key(|(context, _)| *context);
+    assert_eq!(ends, [(11, None), (12, Some(Errno::CONNRESET))]);
 }

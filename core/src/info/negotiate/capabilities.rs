@@ -1,7 +1,7 @@
 //! Capabilities, and what registration they need.
 
 use super::Negotiation;
-use crate::flags::Flags;
+use crate::flags::{FAMILY, Flags};
 use crate::info::modes::{MemoryRegionMode, Mode};
 use crate::info::offer::UNKEYED_CAPS;
 use crate::info::rejection::bits_text;
@@ -26,7 +26,6 @@ pub(super) const PRIMARY: Flags = Flags::MSG
 /// compromise performance": these would, or have a default flag mean more than it did.
 const ON_REQUEST: Flags = Flags::TRIGGER.union(Flags::SOURCE_ERR).union(Flags::TAGGED_MULTI_RECV);
 
-pub(super) const MESSAGES: Flags = Flags::MSG.union(Flags::TAGGED);
 pub(super) const MESSAGE_DIRECTIONS: Flags = Flags::SEND.union(Flags::RECV);
 pub(super) const ONE_SIDED: Flags = Flags::RMA.union(Flags::ATOMIC);
 pub(super) const ONE_SIDED_TARGET: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
@@ -61,7 +60,7 @@ pub(super) fn grant(asked: Flags, offered: Flags) -> Flags {
     let modifiers = MESSAGE_DIRECTIONS | ONE_SIDED_DIRECTIONS;
     let mut granted =
         asked.intersection(offered) | offered.difference(PRIMARY | ON_REQUEST | modifiers);
-    if granted.intersects(MESSAGES) && !granted.intersects(MESSAGE_DIRECTIONS) {
+    if granted.intersects(FAMILY) && !granted.intersects(MESSAGE_DIRECTIONS) {
         granted |= offered & MESSAGE_DIRECTIONS;
     }
     if granted.intersects(ONE_SIDED) && !granted.intersects(ONE_SIDED_DIRECTIONS) {
@@ -83,7 +82,7 @@ pub(super) fn grant(asked: Flags, offered: Flags) -> Flags {
 pub(super) fn side(caps: Flags, applicable: Flags) -> Flags {
     let mut side = caps & applicable;
     if !side.intersects(MESSAGE_DIRECTIONS) {
-        side.remove(MESSAGES);
+        side.remove(FAMILY);
     }
     if !side.intersects(ONE_SIDED_DIRECTIONS) {
         side.remove(ONE_SIDED | Flags::RMA_PMEM);

@@ -200,8 +200,8 @@ impl<T: Transport> Engine<T> {
             self.push_received(peer, entry);
             return false;
         }
-        let is_late = self.is_late(peer);
-        let late = is_late.then_some(Late(operation));
+        let late = operation.filter(|_| self.is_late(peer)).map(Late);
+        let is_late = late.is_some();
         self.tell_in_turn(peer, None, Receipt::Written(entry, late));
         if is_late {
             self.note_late(peer);
