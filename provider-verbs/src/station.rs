@@ -81,8 +81,8 @@ pub enum StationEvent<V: Verbs> {
     /// A connection whose peer has ended it before it confirmed it: it stood if packets have come of it.
     Left { end: ReceiveEnd<V> },
     /// A queue pair that receives, of a connection that came to nothing, in error. A window was promised: the
-    /// share tells the control thread how long it is held.
-    Abandoned { queue_pair: V::QueuePair, share: Arc<()> },
+    /// share tells the control thread until when nobody has heard of it, and the place for how long it is held.
+    Abandoned { queue_pair: V::QueuePair, share: Arc<()>, place: Arc<()> },
     /// The peer closed the connection, or its endpoint.
     Closed { link: u64, receipt: Receipt },
     /// The peer's process is gone, or its host.

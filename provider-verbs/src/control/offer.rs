@@ -221,10 +221,10 @@ impl<V: Verbs> Answer<V> {
     /// What the endpoint is told if nothing comes of it. The share is held until it has heard so.
     pub fn abandoned(self, share: Arc<()>) -> Option<StationEvent<V>> {
         match self {
-            Answer::Connection(ReceiveEnd { queue_pair, .. }) => {
+            Answer::Connection(ReceiveEnd { queue_pair, share: place, .. }) => {
                 // Nothing comes on it any more, however late that is.
                 queue_pair.fail();
-                Some(StationEvent::Abandoned { queue_pair, share })
+                Some(StationEvent::Abandoned { queue_pair, share, place })
             }
             Answer::Datagrams { .. } => None,
         }

@@ -82,8 +82,10 @@ impl<V: Verbs> RcTransport<V> {
                     self.abandon(end.queue_pair, end.share);
                 }
             }
-            StationEvent::Abandoned { queue_pair, share } => {
-                self.abandon(queue_pair, share);
+            StationEvent::Abandoned { queue_pair, share, place } => {
+                self.abandon(queue_pair, place);
+                // Its host may have another handshake.
+                drop(share);
             }
             // Of endpoints of datagrams alone.
             StationEvent::Found { .. } | StationEvent::Heard { .. } => {}
