@@ -304,22 +304,6 @@ fn what_had_come_before_a_shutdown_is_complete() {
     caller.sees_shutdown(&[&acceptor]);
 }
 
-/// Also where the end of the connection is heard of before the goodbye is read.
-#[test]
-fn a_goodbye_counts_that_is_found_at_the_end() {
-    let (bed, fabric) = fake_bed(VerbsOptions::default());
-    let Link { caller, acceptor, listener: _listener } = Link::new(&bed);
-    fabric.lose_acknowledgements(true);
-    acceptor.endpoint.receive(vec![0; 8], 0, 1).unwrap();
-    caller.endpoint.send(vec![1; 8], 0, 2).unwrap();
-    assert_eq!(acceptor.done(&[]).errno, None);
-    acceptor.endpoint.shutdown().unwrap();
-    fabric.lose_acknowledgements(false);
-    fabric.break_packets();
-    let done = caller.done(&[]);
-    assert_eq!((done.errno, done.context), (None, 2), "{done:?}");
-}
-
 /// And what had not come is lost.
 #[test]
 fn what_a_peer_closed_before_fails() {
