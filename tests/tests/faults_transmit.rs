@@ -251,6 +251,19 @@ fn a_fence_waits_for_what_its_peer_has_to_get() {
     world.nothing_more();
 }
 
+/// Node 1 has a message of node 0's, which does not hear so.
+#[track_caller]
+fn comes_unacknowledged(
+    (world, fabric): (&World<RcProvider<FakeDevice>>, &FakeFabric),
+    memory: &Memory,
+    flags: Flags,
+) {
+    fabric.lose_acknowledgements(true);
+    send(world, memory, flags, 1);
+    world.nodes[1].receive(memory.bytes().len(), None, 0);
+    same(&world.received(1).good().returned.unwrap(), &memory.bytes(), "it came");
+}
+
 /// The device that closes acknowledges no more, but its owner has said what came.
 #[test]
 fn what_a_peer_had_got_when_it_closed_is_complete() {
@@ -258,10 +271,7 @@ fn what_a_peer_had_got_when_it_closed_is_complete() {
         for flags in LATE {
             let (mut world, fabric) = world();
             let memory = Memory::from(pattern(1, length));
-            fabric.lose_acknowledgements(true);
-            send(&world, &memory, flags, 1);
-            world.nodes[1].receive(length, None, 0);
-            same(&world.received(1).good().returned.unwrap(), &memory.bytes(), "it came");
+            comes_unacknowledged((&world, &fabric), &memory, flags);
             world.nothing_more();
             drop(world.nodes.pop());
             assert_eq!(world.sent(0).context(), 1);
@@ -276,10 +286,7 @@ fn what_a_peer_had_got_when_it_parted_is_complete() {
     for length in LENGTHS {
         let (world, fabric) = world();
         let memory = Memory::from(pattern(1, length));
-        fabric.lose_acknowledgements(true);
-        send(&world, &memory, Flags::empty(), 1);
-        world.nodes[1].receive(length, None, 0);
-        world.received(1).good();
+        comes_unacknowledged((&world, &fabric), &memory, Flags::empty());
         fabric.lose_acknowledgements(false);
         fabric.fail_sends(1, Status::RETRIES_EXCEEDED);
         world.nodes[1].send(vec![1], 0, None, 2);
@@ -310,10 +317,7 @@ fn what_a_peer_closed_before_fails() {
     for length in LENGTHS {
         let (mut world, fabric) = world();
         let memory = Memory::from(pattern(1, length));
-        fabric.lose_acknowledgements(true);
-        send(&world, &memory, Flags::empty(), 1);
-        world.nodes[1].receive(length, None, 0);
-        world.received(1).good();
+        comes_unacknowledged((&world, &fabric), &memory, Flags::empty());
         fabric.lose_acknowledgements(false);
         fabric.hold(true);
         send(&world, &memory, Flags::empty(), 2);
