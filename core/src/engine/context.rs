@@ -120,11 +120,8 @@ impl<T: Transport> Engine<T> {
         self.setup.permitted = Permitted::default();
         self.setup.hears = Flags::empty();
         self.fail_all_posted(why);
-        for peer in 0..self.peers.len() as PeerIndex {
-            self.give_up_arriving(peer, why);
-        }
-        self.take_leases_back();
         self.refuse_unheard(why);
+        self.take_leases_back();
         // Who opens a context of this index again has claimed nothing.
         self.claimed = ClaimedMessages::default();
         (self.buffering, self.offers) = (None, false);
@@ -135,9 +132,7 @@ impl<T: Transport> Engine<T> {
     /// was a context nobody could know.
     fn refuse_unheard(&mut self, why: &Cause) {
         for peer in 0..self.peers.len() as PeerIndex {
-            if !self.arriving_unheard(peer).is_empty() {
-                self.give_up_arriving(peer, why);
-            }
+            self.give_up_arriving(peer, why);
         }
         let (unexpected, hears) = (&self.unexpected, self.setup.hears);
         let is_unheard = |&index: &u32| !unexpected[index].flags.intersects(hears);

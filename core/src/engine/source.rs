@@ -1,6 +1,6 @@
 //! What came from somebody who is not in the address vector. Reference: fi_cq(3), FI_SOURCE_ERR.
 
-use super::{Engine, peer::Peer};
+use super::Engine;
 use crate::{
     address_vector::{FI_ADDR_NOTAVAIL, FiAddr},
     completion_queue::{Entry, ErrorEntry, store::CompletionStore},
@@ -28,24 +28,15 @@ impl<T: Transport> Engine<T> {
         source == FI_ADDR_NOTAVAIL && self.setup.source_errors
     }
 
-    /// What the address vector calls who sends as `peer`, if it has it: it may have no name, where names
-    /// are the user's.
-    pub(crate) fn source_of(&self, peer: PeerIndex) -> Option<FiAddr> {
-        let Peer { fi_addr, key, source, .. } = self.peers[peer as usize];
-        if fi_addr != FI_ADDR_NOTAVAIL {
-            return Some(fi_addr);
-        }
-        let address = self.peers[source as usize].address;
-        self.setup.address_vector.names().known_by(&address, key)
-    }
-
     #[cold]
     #[inline(never)]
     fn push_unknown(&self, queue: &CompletionStore, peer: PeerIndex, mut entry: Entry) {
         let key = self.peers[peer as usize].key;
         let address = self.peers[self.peers[peer as usize].source as usize].address;
         let vector = &self.setup.address_vector;
-        if let Some(source) = self.source_of(peer) {
+        // One that is there may have no name, where names are the user's.
+        let known = vector.names().known_by(&address, key);
+        if let Some(source) = known {
             entry.source = source;
             return queue.push(entry);
         }

@@ -184,7 +184,7 @@ impl<T: Transport> Engine<T> {
     fn report_peek(&mut self, parked: u32, post: &ReceivePost<'_>, buffer: u64) {
         self.know_sources();
         let message = &self.unexpected[parked];
-        let source = self.source_of(message.peer).unwrap_or(FI_ADDR_NOTAVAIL);
+        let source = self.peers[message.peer as usize].fi_addr;
         let entry = Entry {
             context: post.context,
             flags: (message.flags | Flags::RECV).bits(),

@@ -98,21 +98,17 @@ impl<T: Transport> Engine<T> {
         self.buffer_on(peer);
     }
 
-    /// What is arriving from `peer` that nobody here receives any more, or ever did.
-    pub(crate) fn arriving_unheard(&self, peer: PeerIndex) -> Vec<u32> {
+    /// Gives up what is arriving from `peer` that nobody here receives any more, or ever did, and tells it:
+    /// nothing is written to a receive's buffer any more when this returns.
+    pub(crate) fn give_up_arriving(&mut self, peer: PeerIndex, why: &Cause) {
+        self.let_windows_end(peer);
         let is_wanted = |target| !matches!(target, Target::Nowhere | Target::GivenUp);
         let unheard = |&index: &u32| {
             let Incoming { flags, target, .. } = self.incoming[index];
             is_wanted(target) && !flags.intersects(self.setup.hears)
         };
-        self.peers[peer as usize].incoming.values().copied().filter(unheard).collect()
-    }
-
-    /// Gives that up, and tells its sender: nothing is written to a receive's buffer any more when this
-    /// returns.
-    pub(crate) fn give_up_arriving(&mut self, peer: PeerIndex, why: &Cause) {
-        self.let_windows_end(peer);
-        let arriving = self.arriving_unheard(peer);
+        let arriving = self.peers[peer as usize].incoming.values().copied().filter(unheard);
+        let arriving: Vec<u32> = arriving.collect();
         if arriving.is_empty() {
             return;
         }

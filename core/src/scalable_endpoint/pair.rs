@@ -42,10 +42,11 @@ impl Direction {
 
     /// The only one in which an endpoint with these capabilities has operations.
     pub(crate) fn only_of(capabilities: Flags) -> Option<Direction> {
-        let sends = capabilities.intersects(Flags::SEND | Flags::READ | Flags::WRITE);
-        match (sends, capabilities.contains(Flags::RECV)) {
-            (true, false) if capabilities.contains(Flags::SEND) => Some(Direction::Transmit),
-            (false, true) => Some(Direction::Receive),
+        match (capabilities.contains(Flags::SEND), capabilities.contains(Flags::RECV)) {
+            (true, false) => Some(Direction::Transmit),
+            (false, true) if !capabilities.intersects(Flags::READ | Flags::WRITE) => {
+                Some(Direction::Receive)
+            }
             _ => None,
         }
     }

@@ -12,7 +12,7 @@ use crate::{
         tx_context,
     },
     flag,
-    host::host,
+    host::{Host, host},
     mixed_contexts::enabled,
     one_sided::{KEY, register},
     world::{Node, World, bind, close},
@@ -109,69 +109,58 @@ fn every_context_reaches_every_context() {
 #[test]
 fn a_context_permits_what_it_can() {
     let Some(host) = host("a_context_permits_what_it_can") else { return };
-    let world = scalable_world_that(host, flag::MSG | flag::RMA | flag::ATOMIC);
-    let av = open_av(&world);
-    let (ours, sep) = (Portal::open(&world, av), open_sep(&world).unwrap());
-    assert_eq!((bind(sep, av, 0), insert(av, &name(sep))), (0, 0));
-    let theirs = [(0, flag::REMOTE_READ), (1, flag::REMOTE_WRITE)]
-        .map(|(index, way)| permits(&world, sep, index, flag::RMA | flag::ATOMIC | way));
-    let all: Vec<Node> = ours.nodes().chain(theirs).collect();
-    let mut memory = vec![0_u64; LONG];
-    let place = memory.as_ptr();
-    let region = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
-    let (refused, mut result) = (Err(code::ACCES), vec![0; LONG]);
-    for count in [1, LONG] {
-        for (kind, expected) in [
-            (Kind::Write, [refused, Ok(())]),
-            (Kind::Read, [Ok(()), refused]),
-            (Kind::Add, [refused, Ok(())]),
-            (Kind::FetchAndAdd, [refused, refused]),
-        ] {
-            for (at, expected) in expected.into_iter().enumerate() {
-                let words = vec![7 + at as u64; count];
-                let what = (kind, ours.transmit[at], named(0, at as u64));
-                assert_eq!(operate(what, &words, &mut result[..count], &all), expected);
-            }
-        }
-        assert_eq!(ends(place, count), if count == 1 { [16, 16] } else { [16, 8] });
-    }
-    assert_eq!(close(region), 0);
-    ours.close();
-    for node in theirs {
-        assert_eq!((close(node.ep), close(node.cq)), (0, 0));
-    }
-    assert_eq!((close(sep), close(av)), (0, 0));
+    let caps = [flag::REMOTE_READ, flag::REMOTE_WRITE].map(|way| flag::RMA | flag::ATOMIC | way);
+    let permitted = [
+        (Kind::Write, [false, true]),
+        (Kind::Read, [true, false]),
+        (Kind::Add, [false, true]),
+        (Kind::FetchAndAdd, [false, false]),
+    ];
+    contexts_permit(host, caps, permitted, [[16, 16], [16, 8]]);
 }
 
 /// And of what may be done there, reads and writes are one thing and atomic operations another.
 #[test]
 fn a_context_permits_the_kinds_that_it_can() {
     let Some(host) = host("a_context_permits_the_kinds_that_it_can") else { return };
+    let caps = [flag::RMA, flag::ATOMIC].map(|kind| kind | flag::REMOTE_READ | flag::REMOTE_WRITE);
+    let permitted = [
+        (Kind::Write, [true, false]),
+        (Kind::Read, [true, false]),
+        (Kind::Add, [false, true]),
+        (Kind::FetchAndAdd, [false, true]),
+    ];
+    contexts_permit(host, caps, permitted, [[23, 23], [23, 7]]);
+}
+
+/// Of two contexts with these capabilities each permits so much, to one word and to many; and what the
+/// first and the last word are then.
+fn contexts_permit(
+    host: &'static Host,
+    caps: [u64; 2],
+    permitted: [(Kind, [bool; 2]); 4],
+    left: [[u64; 2]; 2],
+) {
     let world = scalable_world_that(host, flag::MSG | flag::RMA | flag::ATOMIC);
     let av = open_av(&world);
     let (ours, sep) = (Portal::open(&world, av), open_sep(&world).unwrap());
     assert_eq!((bind(sep, av, 0), insert(av, &name(sep))), (0, 0));
-    let both = flag::REMOTE_READ | flag::REMOTE_WRITE;
-    let theirs = [(0, flag::RMA), (1, flag::ATOMIC)]
-        .map(|(index, kind)| permits(&world, sep, index, kind | both));
+    let theirs = [0, 1].map(|index| permits(&world, sep, index, caps[index as usize]));
     let all: Vec<Node> = ours.nodes().chain(theirs).collect();
     let mut memory = vec![0_u64; LONG];
-    let region = register(&world, &mut memory, both);
-    let (refused, mut result) = (Err(code::ACCES), vec![0; LONG]);
-    for count in [1, LONG] {
-        for (kind, is_atomic) in [
-            (Kind::Write, false),
-            (Kind::Read, false),
-            (Kind::Add, true),
-            (Kind::FetchAndAdd, true),
-        ] {
-            for at in 0..2 {
-                let words = vec![7; count];
+    let place = memory.as_ptr();
+    let region = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
+    let mut result = vec![0; LONG];
+    for (count, left) in [1, LONG].into_iter().zip(left) {
+        for (kind, permitted) in permitted {
+            for (at, is_permitted) in permitted.into_iter().enumerate() {
+                let words = vec![7 + at as u64; count];
                 let what = (kind, ours.transmit[at], named(0, at as u64));
-                let expected = if is_atomic == (at == 1) { Ok(()) } else { refused };
+                let expected = if is_permitted { Ok(()) } else { Err(code::ACCES) };
                 assert_eq!(operate(what, &words, &mut result[..count], &all), expected);
             }
         }
+        assert_eq!(ends(place, count), left);
     }
     assert_eq!(close(region), 0);
     ours.close();

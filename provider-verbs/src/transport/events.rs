@@ -275,8 +275,9 @@ impl<V: Verbs> RcTransport<V> {
         for retired in due {
             self.owners.remove(&retired.queue.number());
             retired.queue.destroy(&mut self.sends);
-            let window = retired.promise.as_ref().map_or(0, |promise| promise.window);
-            self.shared.receives.return_window(window);
+            if let Some(promise) = retired.promise {
+                self.shared.receives.return_window(promise.window);
+            }
         }
     }
 }
