@@ -29,11 +29,11 @@ fn here(network: &MockProvider) -> World<Mixed> {
     Bed { provider, sharing: Sharing::Exclusive }.world(1)
 }
 
-/// An endpoint of another host.
-fn elsewhere(network: &MockProvider) -> World<MockProvider> {
+/// An endpoint of another host, at a port that no other test has: impostors take its name on this host.
+fn elsewhere(network: &MockProvider, port: u16) -> World<MockProvider> {
     let mut options = Options::default();
     // Kept for documents: nobody has it.
-    options.endpoint.address = Some(Address::new([192, 0, 2, 1].into(), 5000));
+    options.endpoint.address = Some(Address::new([192, 0, 2, 1].into(), port));
     let bed = Bed { provider: Arc::new(network.clone()), sharing: Sharing::Exclusive };
     bed.world_with(1, &options)
 }
@@ -67,7 +67,7 @@ fn connect(impostor: &mut ShmTransport, to: Address) -> Option<Cause> {
 #[test]
 fn nobody_speaks_for_an_endpoint_of_another_host() {
     let network = MockProvider::new(MockOptions::default());
-    let (here, there) = (here(&network), elsewhere(&network));
+    let (here, there) = (here(&network), elsewhere(&network, 5000));
     let [ours, theirs] = [here.nodes[0].endpoint.address(), there.nodes[0].endpoint.address()];
     let to_there = here.nodes[0].vector.insert_one(theirs).unwrap();
     let to_here = there.nodes[0].vector.insert_one(ours).unwrap();
@@ -84,7 +84,7 @@ fn nobody_speaks_for_an_endpoint_of_another_host() {
 #[test]
 fn a_name_of_another_hosts_is_not_looked_for_here() {
     let network = MockProvider::new(MockOptions::default());
-    let (here, there) = (here(&network), elsewhere(&network));
+    let (here, there) = (here(&network), elsewhere(&network, 5001));
     let [ours, theirs] = [here.nodes[0].endpoint.address(), there.nodes[0].endpoint.address()];
     let _impostor = shm().open(Some(theirs), &[]).unwrap();
     let to_there = here.nodes[0].vector.insert_one(theirs).unwrap();
