@@ -39,10 +39,11 @@ fn kinds_of(text: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::workspace;
 
     #[test]
     fn an_old_number_and_a_missing_kind_are_found() {
-        let good = Tree::of_workspace().find(DOCUMENT).unwrap().text.clone();
+        let good = workspace(|tree| tree.find(DOCUMENT).unwrap().text.clone());
         assert!(check(&Tree::of(&[(DOCUMENT, &good)])).is_empty());
         let version = format!("Version {}.", wire::VERSION);
         for (from, to) in [

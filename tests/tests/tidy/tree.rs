@@ -1,6 +1,13 @@
 //! The files of the workspace, read for a rule, and parsed if it looks at what that makes of them.
 
-use std::{cell::OnceCell, fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{
+    cell::OnceCell,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    sync::{LazyLock, mpsc},
+    thread,
+};
 
 use walkdir::{DirEntry, WalkDir};
 
@@ -17,6 +24,27 @@ pub struct File {
 
 pub struct Tree {
     pub files: Vec<File>,
+}
+
+/// What a test asks of the workspace's tree.
+type Question = Box<dyn FnOnce(&Tree) + Send>;
+
+/// What `ask` finds in the workspace, which is read and parsed once for all tests: by a thread that answers them
+/// one after the other, since what the parser makes stays with its thread.
+#[track_caller]
+pub fn workspace<T: Send + 'static>(ask: impl FnOnce(&Tree) -> T + Send + 'static) -> T {
+    static KEEPER: LazyLock<mpsc::Sender<Question>> = LazyLock::new(|| {
+        let (asks, questions) = mpsc::channel::<Question>();
+        thread::spawn(move || {
+            let tree = Tree::of_workspace();
+            questions.into_iter().for_each(|question| question(&tree));
+        });
+        asks
+    });
+    let (answers, answer) = mpsc::channel();
+    let question = move |tree: &Tree| answers.send(ask(tree)).expect("its test waits");
+    KEEPER.send(Box::new(question)).expect("the tree is read");
+    answer.recv().expect("the rule looks through the whole tree")
 }
 
 impl File {
@@ -49,7 +77,7 @@ impl File {
 
 impl Tree {
     /// Every text file of the workspace but what git ignores.
-    pub fn of_workspace() -> Self {
+    fn of_workspace() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder above tests");
         let mut files = Vec::new();
         for entry in WalkDir::new(root).sort_by_file_name().into_iter().filter_entry(is_ours) {
