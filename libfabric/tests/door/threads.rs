@@ -80,7 +80,7 @@ fn bump(count: &AtomicU64) {
 
 fn everything_at_once(host: &'static Host, data_progress: u32) {
     let _alone = alone();
-    let length = scaled(600, 20_000, 200_000);
+    let length = scaled(600, 8_000, 200_000);
     let storm = Storm::new(host, data_progress, NODES * SENDERS, length);
     let mut sum = Box::new(0_u64);
     let place = &raw mut *sum;

@@ -448,12 +448,12 @@ fn shm() -> Bed<ShmProvider> {
 
 #[test]
 fn quiet_on_a_roomy_mock() {
-    run(|| mock_bed(MockOptions::default()), scaled(150, 700, 50_000), 60, play_quietly);
+    run(|| mock_bed(MockOptions::default()), scaled(150, 350, 50_000), 60, play_quietly);
 }
 
 #[test]
 fn quiet_on_a_tight_mock() {
-    run(|| mock_bed(tight()), scaled(150, 500, 50_000), 60, play_quietly);
+    run(|| mock_bed(tight()), scaled(150, 250, 50_000), 60, play_quietly);
 }
 
 #[test]
@@ -463,18 +463,18 @@ fn quiet_on_shared_memory() {
 
 #[test]
 fn hasty_on_a_roomy_mock() {
-    run(|| mock_bed(MockOptions::default()), scaled(200, 1_000, 100_000), 80, play_hastily);
+    run(|| mock_bed(MockOptions::default()), scaled(200, 500, 100_000), 80, play_hastily);
 }
 
 #[test]
 fn hasty_on_a_tight_mock() {
-    run(|| mock_bed(tight()), scaled(200, 1_000, 100_000), 80, play_hastily);
+    run(|| mock_bed(tight()), scaled(200, 500, 100_000), 80, play_hastily);
 }
 
 #[test]
 fn hasty_on_a_readable_mock() {
     let options = || MockOptions { read_remote: true, lane_packets: 4, ..MockOptions::default() };
-    run(|| mock_bed(options()), scaled(200, 1_000, 100_000), 80, play_hastily);
+    run(|| mock_bed(options()), scaled(200, 500, 100_000), 80, play_hastily);
 }
 
 #[test]
