@@ -1,6 +1,7 @@
 //! Discovery: what there is that fits the hints, and why the rest does not.
 //! Reference: fi_getinfo(3).
 
+mod near_alone;
 mod reach;
 #[allow(unsafe_code)]
 mod service;
@@ -18,6 +19,8 @@ use kestrel_core::{
 };
 
 use crate::settings::{self, BadSettings};
+pub use kestrel_shm::own_ip;
+use near_alone::Wish;
 use reach::Reach;
 
 /// The fabric's name, the same for everything that can talk to each other here.
@@ -77,13 +80,15 @@ impl HasErrno for DiscoveryError {
 /// # Errors
 /// [`DiscoveryError`]: each hint that was rejected is also one line of the log.
 pub fn discover(hints: Option<&Hints>) -> Result<Vec<Info>, DiscoveryError> {
-    discover_with(&settings::from_environment()?, ApiVersion::NATIVE, hints, None)
+    let config = settings::from_environment()?;
+    discover_with(&config, ApiVersion::NATIVE, Asker::OfKestrel, hints, None)
 }
 
 /// As [`discover`], with an address: the peer's, or ours if `source` is set.
 ///
 /// A peer's service without a node stands for this host, 127.0.0.1: that is where endpoints of shared
-/// memory alone are that ask for no address. Those on a domain with a device are at the device's: its
+/// memory alone are that ask for a service and no node; those that ask for neither are at [`own_ip`].
+/// Those on a domain with a device are at the device's: its
 /// address is the node to name then. Our own without a node is for any address that there
 /// is: the device's, or 127.0.0.1 where there is shared memory alone. Endpoints of one host find each
 /// other by address and port exactly as they were given, within one network namespace.
@@ -98,7 +103,8 @@ pub fn discover_at(
 ) -> Result<Vec<Info>, DiscoveryError> {
     let format = hints.map_or(AddressFormat::Unspec, |hints| hints.address_format);
     let place = Place::resolve(format, node, service, source)?;
-    discover_with(&settings::from_environment()?, ApiVersion::NATIVE, hints, place)
+    let config = settings::from_environment()?;
+    discover_with(&config, ApiVersion::NATIVE, Asker::OfKestrel, hints, place)
 }
 
 /// An address that was asked for beside the hints.
@@ -132,6 +138,16 @@ impl Place {
     }
 }
 
+/// Whom what there is is told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// Who chose kestrel: a program that is written for it, or one whose user named it.
+    OfKestrel,
+    /// A program that takes what fits from any provider. What reaches this host alone is not for it, unless it
+    /// names that, asks for FI_LOCAL_COMM alone, or for no capabilities.
+    OfAnybody,
+}
+
 /// As [`discover`], with settings that were read already, for an application
 /// that speaks `api_version`: what an interface that has its own settings calls.
 ///
@@ -140,23 +156,30 @@ impl Place {
 pub fn discover_with(
     config: &Config,
     api_version: ApiVersion,
+    asker: Asker,
     hints: Option<&Hints>,
     place: Option<Place>,
 ) -> Result<Vec<Info>, DiscoveryError> {
-    choose(&reach::all(config)?, config, api_version, hints, place)
+    choose(&reach::all(config)?, config, api_version, asker, hints, place)
 }
 
 fn choose(
     reaches: &[Reach],
     config: &Config,
     api_version: ApiVersion,
+    asker: Asker,
     hints: Option<&Hints>,
     place: Option<Place>,
 ) -> Result<Vec<Info>, DiscoveryError> {
     let (mut found, mut rejected) = (Vec::new(), None);
+    let wish = Wish::of(config, hints, asker);
     let kinds = kinds(hints);
     for (kind, reach) in kinds.iter().flat_map(|kind| reaches.iter().map(move |it| (kind, it))) {
-        let agreed = negotiate(&reach.offer(config, *kind), hints, api_version);
+        let offer = match reach {
+            Reach::Shm => wish.offer(reach.offer(config, *kind)),
+            Reach::Rdma(_) => Ok(reach.offer(config, *kind)),
+        };
+        let agreed = offer.and_then(|offer| negotiate(&offer, hints, api_version));
         let placed = agreed.and_then(|mut info| match reach.place(&mut info, hints, place) {
             Ok(()) => Ok(info),
             Err(rejection) => Err(vec![rejection]),
@@ -181,6 +204,7 @@ fn choose(
     // packets leave from.
     let type_of = |info: &Info| kinds.iter().position(|&kind| kind == info.endpoint.kind);
     found.sort_by_key(|info| (type_of(info), !reach::is_on_the_way(info)));
+    wish.narrow(&mut found);
     Ok(found)
 }
 
@@ -221,6 +245,10 @@ pub fn agree(
         let (asked, offered) = (name, "domains that datagrams were found for".into());
         vec![Rejection { field: "domain_attr->name", asked, offered }]
     })?;
+    let offer = match hints.domain.name.as_deref() {
+        Some(SHM_DOMAIN) => Wish::of(config, Some(hints), Asker::OfKestrel).offer(offer)?,
+        _ => offer,
+    };
     negotiate(&offer, Some(hints), api_version)
 }
 

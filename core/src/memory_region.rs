@@ -234,7 +234,10 @@ impl MemoryRegionRegistry {
     ) -> Result<Arc<MemoryRegion>, MemoryRegionError> {
         self.check(attributes)?;
         let mut regions = self.lock();
-        let key = if self.chooses_keys() {
+        // "The MR key must be provided by a remote process when performing RMA or atomic operations to a memory
+        // region" (fi_mr(3)): of what none reaches, programs ask for the same key again and again.
+        let is_reached = attributes.access.intersects(Flags::REMOTE_READ | Flags::REMOTE_WRITE);
+        let key = if self.chooses_keys() || !is_reached {
             regions.next_key()
         } else if attributes.requested_key == KEY_NOTAVAIL {
             return Err(MemoryRegionError::ReservedKey { key: KEY_NOTAVAIL });
@@ -389,6 +392,20 @@ mod tests {
         assert_eq!(registry.lookup(0xc0de).unwrap().ranges(), [NEXT]);
         let reserved = registry.register(&attributes(&[NEXT], u64::MAX)).unwrap_err();
         assert_eq!(reserved, MemoryRegionError::ReservedKey { key: u64::MAX });
+    }
+
+    /// Programs register many that nobody reaches, and ask for key 0 each time.
+    #[test]
+    fn what_nobody_reaches_takes_no_key() {
+        let registry = scalable();
+        let access = Flags::SEND | Flags::RECV | Flags::READ | Flags::WRITE;
+        let local =
+            || registry.register(&MemoryRegionAttributes { access, ..attributes(&[PAGE], 0) });
+        let regions = [local().unwrap(), local().unwrap()];
+        assert_ne!(regions[0].key(), regions[1].key());
+        let reached = registry.register(&attributes(&[NEXT], 0)).unwrap();
+        assert_eq!(reached.key(), 0);
+        assert!(regions.iter().all(|region| region.key() != 0));
     }
 
     #[test]

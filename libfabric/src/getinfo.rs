@@ -3,13 +3,13 @@
 
 use std::{
     ffi::{CString, c_char, c_int},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv6Addr},
     ptr::{null, null_mut},
 };
 
 use kestrel::{
     DiscoveryError,
-    discovery::{self, Place},
+    discovery::{self, Asker, FABRIC, Place},
     settings::BadSettings,
 };
 use kestrel_core::{
@@ -30,9 +30,10 @@ use crate::{
     },
     answer,
     hints::{self, Ignored},
-    instances,
+    host, instances,
     outcome::{Failure, done},
     parameters,
+    provider::NAME,
 };
 
 /// Reference: fi_getinfo(3).
@@ -109,7 +110,8 @@ fn find(
     let format = hints.as_ref().map_or(AddressFormat::Unspec, |hints| hints.address_format);
     let place = place(node.as_deref(), service.as_deref(), flags, format)?;
     // Rejections are logged there, one line each: also of hints beside others that nobody knows.
-    let found = discovery::discover_with(&config, version, hints.as_ref(), place);
+    let asker = asker(asked, hints.as_ref());
+    let found = discovery::discover_with(&config, version, asker, hints.as_ref(), place);
     let mut found = match found {
         Ok(found) if unknown.is_empty() => found,
         Ok(_) | Err(DiscoveryError::Rejected(_)) => {
@@ -122,6 +124,27 @@ fn find(
     echo_control_progress(asked, list);
     instances.name_in(&found, list);
     Ok(list)
+}
+
+/// Whether the user or the program chose kestrel, by its name or by what is named in its answers.
+fn asker(asked: Option<&CInfo>, hints: Option<&Hints>) -> Asker {
+    // SAFETY: libfabric passes valid hints.
+    let fabric = asked.and_then(|asked| unsafe { asked.fabric_attr.as_ref() });
+    // SAFETY: as above.
+    let provider = fabric.and_then(|fabric| unsafe { hints::text(fabric.prov_name) });
+    let names_fabric = hints.is_some_and(|hints| hints.fabric.name.as_deref() == Some(FABRIC));
+    let is_named = |names: Option<String>| names.is_some_and(|names| names_us(&names));
+    match names_fabric || is_named(provider) || is_named(host::providers()) {
+        true => Asker::OfKestrel,
+        false => Asker::OfAnybody,
+    }
+}
+
+/// Whether a list of providers to choose from has ours, in any layers: "kestrel;ofi_hook_trace,tcp". One that
+/// begins with ^ has those that are not to be chosen. Reference: fabric(7), fi_provider(7).
+fn names_us(providers: &str) -> bool {
+    let ours = |name: &str| name.trim().as_bytes().eq_ignore_ascii_case(NAME.to_bytes());
+    !providers.trim_start().starts_with('^') && providers.split([',', ';']).any(ours)
 }
 
 /// The objects that hints name, or null.
@@ -214,7 +237,7 @@ fn add_source(info: &mut Info) {
     let ip = match (info.address_format, info.destination) {
         (AddressFormat::In6, _) => IpAddr::V6(Ipv6Addr::LOCALHOST),
         (_, Some(peer)) if peer.ip().is_ipv6() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        _ => discovery::own_ip(),
     };
     info.source.get_or_insert(Address::new(ip, 0));
 }
@@ -276,5 +299,20 @@ fn echo_control_progress(asked: Option<&CInfo>, list: *mut CInfo) {
         echo(data, &mut answer.data_progress);
         // SAFETY: as above.
         next = unsafe { (*next).next };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_us;
+
+    #[test]
+    fn a_list_of_providers_names_us_or_not() {
+        for names in ["kestrel", "KESTREL", "tcp,kestrel", "kestrel;ofi_hook_trace", " kestrel "] {
+            assert!(names_us(names), "{names}");
+        }
+        for names in ["", "tcp", "^kestrel", "^tcp,kestrel", "kestrels", "kestrel2;ofi_rxm"] {
+            assert!(!names_us(names), "{names}");
+        }
     }
 }

@@ -179,17 +179,26 @@ pub fn define_parameter(name: &CStr, help: &CStr) {
     }
 }
 
-/// What the user set a parameter to, by its short name and by its variable's. An MPI
-/// library may have libfabric inside and hide its functions: then the variable tells.
+/// What the user set a parameter of ours to, by its short name and by its variable's.
 pub fn parameter(name: &CStr, variable: &str) -> Option<String> {
+    parameter_of(crate::provider::handle(), name, variable)
+}
+
+/// The providers that the user chose, as FI_PROVIDER has them (fabric(7)).
+pub fn providers() -> Option<String> {
+    parameter_of(ptr::null_mut(), c"provider", "FI_PROVIDER")
+}
+
+/// A parameter of a provider, or of libfabric itself. An MPI library may have libfabric inside and hide its
+/// functions: then the variable tells.
+fn parameter_of(provider: *mut Provider, name: &CStr, variable: &str) -> Option<String> {
     let Some(get) = connected().and_then(|host| host.param_get) else {
         return std::env::var(variable).ok();
     };
     let mut value: *const c_char = ptr::null();
     // SAFETY: the parameter was declared as a string, so a `char *` is written, which
     // lives as long as the environment.
-    let code =
-        unsafe { get(crate::provider::handle(), name.as_ptr(), ptr::from_mut(&mut value).cast()) };
+    let code = unsafe { get(provider, name.as_ptr(), ptr::from_mut(&mut value).cast()) };
     if code != 0 || value.is_null() {
         return None;
     }

@@ -8,6 +8,7 @@ mod one_sided;
 use crate::port::{Grant, Local, Outcome, Port, PortError, Verb};
 use crate::stall::{STALL_MAX, Stall};
 use kestrel::composite::Traffic;
+use kestrel::discovery::{Asker, discover_with};
 use kestrel::{CompletionQueue, Domain, Endpoint};
 use kestrel_core::address::Address;
 use kestrel_core::address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC};
@@ -77,7 +78,7 @@ impl FabricOptions {
 
     /// The best that discovery finds, which has the settings' sizes.
     fn setup_of(&self, config: &Config) -> Result<Setup, FabricError> {
-        let found = kestrel::discovery::discover_with(config, ApiVersion::NATIVE, None, None);
+        let found = discover_with(config, ApiVersion::NATIVE, Asker::OfKestrel, None, None);
         // An error is the only other answer: there is no empty one.
         let mut info = found.map_err(open)?.swap_remove(0);
         if self.automatic_progress {

@@ -49,6 +49,7 @@ pub mod limits;
 #[allow(unsafe_code)]
 mod memory_file;
 pub mod named_memory;
+mod own_ip;
 #[allow(unsafe_code)]
 mod permit;
 pub mod process;
@@ -64,6 +65,7 @@ pub mod transport;
 
 pub use doorbell::{Doorbell, DoorbellError};
 pub use named_memory::{NamedMemory, NamedMemoryError};
+pub use own_ip::own_ip;
 pub use process::ProcessId;
 pub use provider::{ShmOptions, ShmProvider};
 pub use region::{

@@ -73,7 +73,7 @@ impl ShmOptions {
 impl From<&Config> for ShmOptions {
     fn from(config: &Config) -> Self {
         ShmOptions {
-            default_ip: IpAddr::from([127, 0, 0, 1]),
+            default_ip: crate::own_ip(),
             auth_key: Vec::new(),
             chunk_bytes: config.chunk_size,
             chunk_count: config.chunk_count,

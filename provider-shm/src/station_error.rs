@@ -62,8 +62,8 @@ impl HasErrno for StationError {
 #[derive(Debug, Error)]
 pub enum ConnectError {
     #[error(
-        "no endpoint listens at {to} on this host (looked for {waited:?}; one in another network \
-         namespace cannot be seen)"
+        "no endpoint listens at {to} on this host (looked for {waited:?}; one of another host or \
+         network namespace cannot be seen)"
     )]
     HostUnreachable { to: SocketAddr, waited: Duration },
     #[error("{to} did not answer within {after:?}; the last obstacle: {obstacle}")]

@@ -162,7 +162,7 @@ fn place_on(device: &RdmaDevice, info: &mut Info) -> Result<(), Rejection> {
 pub(super) fn is_on_the_way(info: &Info) -> bool {
     let (peer, ours) = match (info.destination, info.source) {
         (None, _) => return true,
-        // Who asks for no address is at 127.0.0.1.
+        // Who asks for no address is at one of 127.0.0.0/8.
         (Some(peer), None) => return peer.ip().is_loopback(),
         (Some(peer), Some(ours)) => (peer, ours),
     };

@@ -65,11 +65,25 @@ fn a_node_becomes_an_address_of_the_hints_format() {
     // Also what comes with an address that was resolved before.
     let mut hints = Hints::new().address_format(AddressFormat::In);
     let place = Some(Place::Peers(address("[2001:db8::1]:4711")));
-    let found = choose(&machine(), &Config::default(), ApiVersion::NATIVE, Some(&hints), place);
+    let found = choose(
+        &machine(),
+        &Config::default(),
+        ApiVersion::NATIVE,
+        Asker::OfKestrel,
+        Some(&hints),
+        place,
+    );
     assert!(found.unwrap_err().to_string().contains("dest_addr"));
     hints.address_format = AddressFormat::Unspec;
     hints.source = Some(address("192.0.2.1:0"));
-    let found = choose(&machine(), &Config::default(), ApiVersion::NATIVE, Some(&hints), place);
+    let found = choose(
+        &machine(),
+        &Config::default(),
+        ApiVersion::NATIVE,
+        Asker::OfKestrel,
+        Some(&hints),
+        place,
+    );
     assert_eq!(found.unwrap()[0].address_format, AddressFormat::SockAddr);
 }
 
@@ -96,7 +110,15 @@ fn machine() -> [Reach; 3] {
 /// The reliable endpoints to many peers that are found. The connected ones follow, in the same
 /// places, and then those of datagrams.
 fn find(hints: Option<&Hints>, place: Option<Place>) -> Vec<(String, Option<String>)> {
-    let found = choose(&machine(), &Config::default(), ApiVersion::NATIVE, hints, place);
+    find_for(Asker::OfKestrel, hints, place)
+}
+
+fn find_for(
+    asker: Asker,
+    hints: Option<&Hints>,
+    place: Option<Place>,
+) -> Vec<(String, Option<String>)> {
+    let found = choose(&machine(), &Config::default(), ApiVersion::NATIVE, asker, hints, place);
     let found = found.unwrap_or_default();
     let order = [EndpointType::Rdm, EndpointType::Msg, EndpointType::Dgram];
     let place = |info: &Info| order.iter().position(|&kind| kind == info.endpoint.kind);
@@ -129,6 +151,7 @@ fn datagrams_are_found_by_who_asks_for_them() {
         &machine(),
         &Config::default(),
         ApiVersion::NATIVE,
+        Asker::OfKestrel,
         Some(&Hints::new().endpoint_type(EndpointType::Dgram)),
         None,
     );
@@ -154,17 +177,64 @@ fn a_device_reaches_all_so_it_comes_first() {
         told(SHM_DOMAIN, None),
     ];
     assert_eq!(find(None, None), all);
-    let found = choose(&machine(), &Config::default(), ApiVersion::NATIVE, None, None).unwrap();
+    let found =
+        choose(&machine(), &Config::default(), ApiVersion::NATIVE, Asker::OfKestrel, None, None)
+            .unwrap();
     for info in found {
         let expected = (info.domain.name != SHM_DOMAIN).then_some(info.domain.name);
         assert_eq!(info.nic.map(|nic| nic.name), expected);
     }
-    assert_eq!(find(Some(&Hints::new().caps(Flags::REMOTE_COMM | Flags::LOCAL_COMM)), None), all);
     let mut named = Hints::new();
     named.domain.name = Some("rxe1".into());
     assert_eq!(find(Some(&named), None), all[1..2]);
     named.domain.name = Some("mlx5_0".into());
     assert!(find(Some(&named), None).is_empty());
+}
+
+const TO_ALL: Flags = Flags::LOCAL_COMM.union(Flags::REMOTE_COMM);
+
+/// A job would be spread over both, and half of its ranks would reach nobody elsewhere.
+#[test]
+fn shared_memory_alone_is_no_device_beside_others() {
+    let names = |asker, caps, place| -> Vec<String> {
+        let found = find_for(asker, Some(&Hints::new().caps(caps)), place);
+        found.into_iter().map(|(name, _)| name).collect()
+    };
+    let all = ["rxe0", "rxe1", SHM_DOMAIN];
+    for asker in [Asker::OfKestrel, Asker::OfAnybody] {
+        assert_eq!(names(asker, Flags::MSG, None), all[..2]);
+        assert_eq!(names(asker, Flags::MSG | TO_ALL, None), all[..2]);
+        assert_eq!(names(asker, Flags::MSG | Flags::LOCAL_COMM, None), all);
+        assert_eq!(find_for(asker, None, None).len(), 3, "everything is listed");
+    }
+    // The devices are not on the way there.
+    let here = Some(Place::Peers(address("127.0.0.1:4711")));
+    assert_eq!(names(Asker::OfKestrel, Flags::MSG, here), [SHM_DOMAIN, "rxe0", "rxe1"]);
+    assert_eq!(names(Asker::OfAnybody, Flags::MSG, here), all[..2]);
+}
+
+/// Programs that take what fits from any provider would run jobs of several hosts on it.
+#[test]
+fn shared_memory_alone_is_for_who_asks_for_it() {
+    let ask = |asker, caps, domain: Option<&str>, config: &Config| {
+        let mut hints = Hints::new().caps(caps);
+        hints.domain.name = domain.map(str::to_owned);
+        let found = choose(&[Reach::Shm], config, ApiVersion::NATIVE, asker, Some(&hints), None);
+        found.map(|found| found[0].caps & TO_ALL).map_err(|error| error.to_string())
+    };
+    let (plain, here) = (Config::default(), Flags::LOCAL_COMM);
+    for caps in [Flags::MSG, Flags::MSG | TO_ALL, Flags::MSG | Flags::REMOTE_COMM] {
+        let told = ask(Asker::OfAnybody, caps, None, &plain).unwrap_err();
+        assert!(told.contains("prov_name") && told.contains("this host alone"), "{told}");
+        // Who names it has it, and what reaches other hosts only if that is asked for.
+        let granted = if caps.intersects(Flags::REMOTE_COMM) { TO_ALL } else { here };
+        assert_eq!(ask(Asker::OfKestrel, caps, None, &plain), Ok(granted));
+        assert_eq!(ask(Asker::OfAnybody, caps, Some(SHM_DOMAIN), &plain), Ok(granted));
+        let forced = Config { transport: TransportChoice::Shm, ..Config::default() };
+        assert_eq!(ask(Asker::OfAnybody, caps, None, &forced), Ok(granted));
+    }
+    assert_eq!(ask(Asker::OfAnybody, Flags::MSG | here, None, &plain), Ok(here));
+    assert_eq!(ask(Asker::OfAnybody, Flags::empty(), None, &plain), Ok(here));
 }
 
 #[test]
@@ -221,7 +291,8 @@ fn a_peer_of_another_host_is_reached_by_devices_alone() {
     }
     let elsewhere = Some(Place::Peers(address("192.0.2.9:4711")));
     let config = Config::default();
-    let found = choose(&[Reach::Shm], &config, ApiVersion::NATIVE, None, elsewhere);
+    let found =
+        choose(&[Reach::Shm], &config, ApiVersion::NATIVE, Asker::OfKestrel, None, elsewhere);
     let told = found.unwrap_err().to_string();
     assert!(told.contains("dest_addr") && told.contains("192.0.2.9"), "{told}");
 }
@@ -231,7 +302,7 @@ fn a_peer_of_another_host_is_reached_by_devices_alone() {
 fn an_address_of_another_host_is_no_source() {
     let at = |text| {
         let place = Some(Place::Ours(address(text)));
-        choose(&[Reach::Shm], &Config::default(), ApiVersion::NATIVE, None, place)
+        choose(&[Reach::Shm], &Config::default(), ApiVersion::NATIVE, Asker::OfKestrel, None, place)
     };
     let told = at("192.0.2.9:4711").unwrap_err().to_string();
     assert!(told.contains("src_addr") && told.contains("192.0.2.9"), "{told}");
@@ -257,7 +328,8 @@ fn verbs_alone_without_a_device_is_an_error_that_says_why() {
     let name = "no_such_device";
     let config =
         Config { transport: TransportChoice::Verbs, device: name.into(), ..Config::default() };
-    let error = discover_with(&config, ApiVersion::NATIVE, None, None).unwrap_err();
+    let error =
+        discover_with(&config, ApiVersion::NATIVE, Asker::OfKestrel, None, None).unwrap_err();
     assert!(matches!(error, DiscoveryError::NoDevice(_)), "{error:?}");
     assert_eq!(error.errno(), Errno::NODATA);
     assert!(error.to_string().starts_with("FI_KESTREL_TRANSPORT=verbs: "), "{error}");

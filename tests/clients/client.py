@@ -146,15 +146,17 @@ def need(mpi: Mpi) -> None:
 OPEN_MPI = [
     *("--oversubscribe", "--bind-to", "none"),
     *("--mca", "pml", "cm", "--mca", "mtl", "ofi"),
-    *("--mca", "mtl_ofi_provider_include", "kestrel"),
 ]
-EXPORT = [word for name in ("PROVIDER_PATH", "LOG_LEVEL", "LOG_PROV") for word in ("-x", f"FI_{name}")]
+OURS = {"FI_PROVIDER": "kestrel"}
+EXPORT = [
+    word for name in ("PROVIDER", "PROVIDER_PATH", "LOG_LEVEL", "LOG_PROV") for word in ("-x", f"FI_{name}")
+]
 
 MPICH = Mpi(
     "mpich",
     CLIENTS / "mpich/bin/mpiexec",
     # NOLOCAL: what stays on this host goes through libfabric, too.
-    variables={"MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "kestrel"},
+    variables={"MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1", **OURS},
 )
 INTEL_MPI = Mpi(
     "intelmpi",
@@ -162,7 +164,7 @@ INTEL_MPI = Mpi(
     variables={
         "I_MPI_FABRICS": "ofi",
         "I_MPI_PIN": "0",
-        "FI_PROVIDER": "kestrel",
+        **OURS,
         "LD_LIBRARY_PATH": str(CLIENTS / "intelmpi/lib"),
     },
 )
@@ -177,9 +179,9 @@ def open_mpi_of(launcher: Path) -> Mpi:
         found = re.search(r"\((?:OpenRTE|Open MPI)\) (\d+)\.", said)
         generation = int(found[1]) if found else generation
     arguments = OPEN_MPI + (EXPORT if generation >= 5 else [])
-    return Mpi("openmpi", launcher, arguments, known=f"openmpi{generation}")
+    return Mpi("openmpi", launcher, arguments, OURS, known=f"openmpi{generation}")
 
 
 OPEN_MPI_OF_DEBIAN = open_mpi_of(Path("/usr/bin/mpirun.openmpi"))
-OPEN_MPI_5 = Mpi("openmpi5", CLIENTS / "openmpi5/bin/mpirun", OPEN_MPI + EXPORT)
+OPEN_MPI_5 = Mpi("openmpi5", CLIENTS / "openmpi5/bin/mpirun", OPEN_MPI + EXPORT, OURS)
 ALL = [MPICH, INTEL_MPI, OPEN_MPI_OF_DEBIAN, OPEN_MPI_5]

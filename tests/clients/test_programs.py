@@ -22,10 +22,7 @@ COMPILERS = {
 }
 PROGRAMS = ROOT / "target" / "client-programs"
 # One-sided operations by libfabric's, not by messages: "ofi" is the layer that "rdma" uses for it.
-OPEN_MPI_ONE_SIDED = [
-    *("--mca", "osc", "rdma", "--mca", "btl", "ofi,self"),
-    *("--mca", "btl_ofi_provider_include", "kestrel"),
-]
+OPEN_MPI_ONE_SIDED = ["--mca", "osc", "rdma", "--mca", "btl", "ofi,self"]
 # The longest message by scale. Units: bytes.
 LONGEST = {"quick": 1 << 20, "default": 8 << 20, "full": 64 << 20}
 EACH = pytest.mark.parametrize("mpi", ALL, ids=lambda mpi: mpi.name)

@@ -72,6 +72,36 @@ def expected() -> list[dict[str, str]]:
 UNNAMED = {"FI_AV_USER_ID"}
 
 
+# Who asks for what, and whether shared memory alone is found: what reaches this host is not for who takes what fits
+# from any provider, which may be a job of several hosts.
+FOR_ALL = "FI_MSG|FI_LOCAL_COMM|FI_REMOTE_COMM"
+ASKED = [
+    ([], {}, True),
+    (["-c", "FI_MSG"], {}, False),
+    (["-c", FOR_ALL], {}, False),
+    (["-c", FOR_ALL], {"FI_PROVIDER": "^tcp"}, False),
+    (["-c", FOR_ALL], {"FI_PROVIDER": "tcp,kestrel"}, True),
+    (["-c", FOR_ALL], {"FI_KESTREL_TRANSPORT": "shm"}, True),
+    (["-c", FOR_ALL, "-p", "kestrel"], {}, True),
+    (["-c", FOR_ALL, "-f", "kestrel"], {}, True),
+    (["-c", FOR_ALL, "-d", "kestrel-shm"], {}, True),
+    (["-c", "FI_MSG|FI_LOCAL_COMM"], {}, True),
+]
+
+
+@pytest.mark.parametrize(("words", "settings", "is_found"), ASKED)
+def test_shared_memory_alone_is_for_who_asks_for_it(words: list[str], settings: dict[str, str], is_found: bool) -> None:
+    """Its own log says why it is not found."""
+    if any(Path("/sys/class/infiniband").glob("*")) and words:
+        pytest.skip("a device is here, beside which it is left out")
+    env = environment(**settings)
+    if "FI_PROVIDER" not in settings:
+        env.pop("FI_PROVIDER", None)
+    outcome = run([tool("fi_info"), *words], env, 60)
+    assert ("domain: kestrel-shm" in outcome.text()) == is_found, outcome.output
+    assert is_found or "fabric_attr->prov_name" in outcome.output, outcome.output
+
+
 def test_fi_info_tells_what_discovery_finds() -> None:
     """Every number, every name and every capability of every info, in the same order."""
     shown, found = described(), expected()

@@ -116,6 +116,8 @@ pub(crate) const CLAIM_FLAGS: Flags = Flags::PEEK.union(Flags::CLAIM).union(Flag
 pub(super) const RECEIVE_FLAGS: Flags = Flags::COMPLETION
     // Of receives it asks for less than they give: "Applies to fi_sendmsg and fi_recvmsg" (fi_msg(3)).
     .union(Flags::TRANSMIT_COMPLETE)
+    // Means nothing here: "Applies to fi_sendmsg" (fi_msg(3)). Derecho's receives have it all the same.
+    .union(Flags::REMOTE_CQ_DATA)
     .union(Flags::MORE)
     .union(Flags::PEEK)
     .union(Flags::CLAIM)

@@ -287,6 +287,16 @@ impl Offer {
         self
     }
 
+    /// The same offer to peers of this host alone.
+    #[must_use]
+    pub fn of_one_host(mut self) -> Self {
+        for info in [&mut self.template, &mut self.maximum] {
+            info.caps.remove(Flags::REMOTE_COMM);
+            info.domain.caps.remove(Flags::REMOTE_COMM);
+        }
+        self
+    }
+
     /// The same offer from a device of its own: discovery has one domain per device.
     #[must_use]
     pub fn named(mut self, fabric: &str, domain: &str) -> Self {

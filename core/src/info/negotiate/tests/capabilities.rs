@@ -50,6 +50,24 @@ fn context_caps_are_subsets_of_the_endpoints() {
     }
 }
 
+/// Charm++ asks to be read alone, and reads.
+#[test]
+fn who_sends_may_use_the_memory_of_others() {
+    let granted = |caps| accepted(&Hints::new().caps(caps)).caps & (Flags::READ | Flags::WRITE);
+    let both = Flags::READ | Flags::WRITE;
+    assert_eq!(granted(Flags::TAGGED | Flags::RMA | Flags::REMOTE_READ), both);
+    assert_eq!(granted(Flags::MSG | Flags::ATOMIC | Flags::REMOTE_WRITE), both);
+    // Who sends nothing has no queue for what it would do.
+    for target in [
+        Flags::RMA | Flags::REMOTE_READ,
+        Flags::MSG | Flags::RECV | Flags::RMA | Flags::REMOTE_READ,
+    ] {
+        assert!(granted(target).is_empty(), "{target:?}");
+    }
+    let reads = accepted(&Hints::new().caps(Flags::MSG | Flags::RMA | Flags::READ)).caps;
+    assert!(!reads.intersects(Flags::REMOTE_READ | Flags::REMOTE_WRITE), "nobody else's business");
+}
+
 /// "This flag requires that FI_RMA be set" (fi_getinfo(3), FI_RMA_PMEM).
 #[test]
 fn persistent_memory_comes_with_remote_memory() {
