@@ -167,7 +167,7 @@ impl<P: Provider> Endpoint<P> {
             hears: self.hears(),
             adapter_atomics: self.domain.adapter_atomics(),
             source_errors: capabilities.contains(Flags::SOURCE_ERR),
-            names_contexts: address_vector.attributes().rx_ctx_bits > 0,
+            names_contexts: self.seat.is_some() || capabilities.contains(Flags::NAMED_RX_CTX),
             keys,
             memory_regions: self.domain.memory_regions().clone(),
             transmit_size: self.options.transmit_size,

@@ -30,11 +30,6 @@ impl<T: Transport> Engine<T> {
                 (ours.one_sided.read, ours.one_sided.write) = (read, write);
                 ours.transmit_size = setup.transmit_size;
                 self.reserve.raise(setup.inject_size);
-                if ours.names_contexts != setup.names_contexts {
-                    // They lead to other contexts now.
-                    self.routes.named.clear();
-                }
-                ours.names_contexts = setup.names_contexts;
                 self.sends.reserve(setup.transmit_size);
                 self.line_up_sends();
             }

@@ -118,8 +118,8 @@ pub struct Setup {
     pub adapter_atomics: bool,
     /// Whether what comes from nobody in the vector completes with an error (`FI_SOURCE_ERR`).
     pub source_errors: bool,
-    /// Whether an address in the vector may name a receive context: also of who did not ask for FI_NAMED_RX_CTX,
-    /// whose message would go to another one without a word.
+    /// Whether an address in the vector may name a receive context (`FI_NAMED_RX_CTX`): for contexts also without that,
+    /// or a message would go to another receive context without a word.
     pub names_contexts: bool,
     /// The memory that peers may reach.
     pub memory_regions: Arc<MemoryRegionRegistry>,

@@ -90,7 +90,9 @@ fn post_taking<P: Provider>(world: &World<P>, taking: Taking, into: &Memory, tag
         Taking::ReceiveVector => Receive { pieces: Pieces::Many(&cut), ..all },
         Taking::Directed => Receive { from: 0, ..all },
         Taking::Ignoring => {
-            Receive { tag: tag.map(|tag| (tag ^ 0xff00, 0xffff)), flags: Flags::COMPLETION, ..all }
+            // The second one asks a receive for nothing.
+            let flags = Flags::COMPLETION | Flags::REMOTE_CQ_DATA;
+            Receive { tag: tag.map(|tag| (tag ^ 0xff00, 0xffff)), flags, ..all }
         }
     };
     world.nodes[1].post_receive(&receive).unwrap();

@@ -60,7 +60,7 @@ pub fn the_first_context_gets_what_names_none<P: Provider>(bed: &Bed<P>) {
         assert_eq!(next(&theirs.receive[0], &all).context(), 3);
         assert_eq!(next(&ours.transmit[from], &all).context(), 4);
     }
-    // An endpoint without FI_NAMED_RX_CTX does not look at what an address names.
+    // An endpoint that has no contexts, without FI_NAMED_RX_CTX, does not look at what an address names.
     let plain = bed.stranger(&Options::default());
     assert_eq!(plain.vector.insert_one(theirs.endpoint.address()).unwrap(), 0);
     theirs.receive[0].endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 5).unwrap();
