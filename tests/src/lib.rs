@@ -35,6 +35,7 @@ pub mod packets;
 pub mod process;
 pub mod random;
 pub mod reach;
+pub mod reserved;
 pub mod scale;
 pub mod socket;
 pub mod station;
@@ -354,8 +355,7 @@ macro_rules! conformance {
                 a_stream_takes_a_passive_endpoint_over,
                 many_streams_share_a_domain;
             scalable:
-                a_named_context_gets_what_is_for_it,
-                the_first_context_gets_what_names_none,
+                a_named_context_gets_what_is_for_it, the_first_context_gets_what_names_none,
                 a_directed_receive_takes_from_every_context,
                 a_directed_receive_fails_with_the_last_context,
                 who_names_no_context_that_exists_is_told,

@@ -49,6 +49,13 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Whether a thread of this process, by the number that the kernel has for it, sleeps.
+pub fn is_asleep(thread: libc::pid_t) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    // What is behind its name, which may have anything in it.
+    stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|state| state.starts_with('S')))
+}
+
 /// What `sleep` comes back with, which sleeps for [`PATIENCE`] at most, or nearly, and has to be
 /// woken: where nobody rings it looks once more when its time is over, and finds the same.
 #[track_caller]

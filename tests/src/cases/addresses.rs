@@ -280,6 +280,11 @@ pub(super) fn nobody_beside(address: Address) -> Address {
     address.with_port(1)
 }
 
+/// What a node calls nobody.
+pub(super) fn insert_nobody<P: Provider>(node: &Node<P>) -> u64 {
+    node.vector.insert_one(nobody_beside(node.endpoint.address())).unwrap()
+}
+
 pub fn nobody_there_is_an_error_of_the_operation<P: Provider>(bed: &Bed<P>) {
     let world = bed.world(1);
     let nobody = nobody_beside(world.nodes[0].endpoint.address());

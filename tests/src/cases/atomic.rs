@@ -16,7 +16,7 @@ use crate::{
     bed::{Bed, Memory, World, same},
     one_sided::{Atomic, BOTH, Rma, expose, expose_ranges, options, segment},
     random::Random,
-    scale::{scale, scaled},
+    scale::{leaves_in_time, scale, scaled, unspoilt},
 };
 
 /// Every call that exists.
@@ -131,19 +131,24 @@ pub fn every_call_does_what_it_says<P: Provider>(bed: &Bed<P>) {
 pub fn who_closes_has_sent_what_was_fetched<P: Provider>(bed: &Bed<P>) {
     let (operation, datatype) = (AtomicOperation::Sum, Datatype::Uint64);
     let call = AtomicCall { operation, datatype, form: Form::Fetch };
-    let (target, operands) = (Memory::from(vec![1; 8]), Memory::from(vec![2; 8]));
-    let results = Memory::zeroed(8);
-    let mut world = bed.world(2);
-    let region = expose(&world.nodes[1], &target, BOTH, 0);
-    let segments = [segment(&region, 0, 8)];
-    let (from, into) = (operands.all(), results.all());
-    let atomic = Atomic { operands: from, results: into, segments: &segments, ..Atomic::new(call) };
-    world.nodes[0].post_atomic(1, &atomic).unwrap();
-    world.drive("the sum", || target.bytes() == [3; 8]);
-    let closes = world.nodes.pop().expect("the target");
-    closes.endpoint.close();
-    world.sent(0).good();
-    same(&results.bytes(), &[1; 8], "what was fetched");
+    unspoilt(|| {
+        let (target, operands) = (Memory::from(vec![1; 8]), Memory::from(vec![2; 8]));
+        let results = Memory::zeroed(8);
+        let mut world = bed.world(2);
+        let region = expose(&world.nodes[1], &target, BOTH, 0);
+        let (operands, results_at) = (operands.all(), results.all());
+        let segments = &[segment(&region, 0, 8)];
+        let atomic = Atomic { operands, results: results_at, segments, ..Atomic::new(call) };
+        world.nodes[0].post_atomic(1, &atomic).unwrap();
+        world.drive("the sum", || target.bytes() == [3; 8]);
+        let closes = world.nodes.pop().expect("the target");
+        if !leaves_in_time(|| closes.endpoint.close()) {
+            return false;
+        }
+        world.sent(0).good();
+        same(&results.bytes(), &[1; 8], "what was fetched");
+        true
+    });
 }
 
 pub fn elements_lie_anywhere<P: Provider>(bed: &Bed<P>) {

@@ -20,6 +20,7 @@ use crate::completion::read_each;
 use crate::contexts::{Context, counts, sharing};
 use crate::link::{self, End, Listener};
 use crate::one_sided::{self, Atomic, Rma, expose, segment};
+use crate::reserved::beside;
 
 const BOTH: Flags = Flags::TRANSMIT.union(Flags::RECV);
 
@@ -205,19 +206,20 @@ pub fn what_is_in_use_is_busy<P: Provider>(bed: &Bed<P>) {
 pub fn a_dropped_endpoint_lets_go_of_everything<P: Provider>(bed: &Bed<P>) {
     let domain = bed.domain(Default::default());
     let queue = CompletionQueue::open(&domain, 0).unwrap();
+    let near = Endpoint::open(&domain, EndpointOptions::default()).unwrap().address();
+    let address = Some(beside(near, 1));
+    let same_address = EndpointOptions { address, ..EndpointOptions::default() };
     for enable in [false, true] {
-        let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+        let endpoint = Endpoint::open(&domain, same_address.clone()).unwrap();
         endpoint.bind_completion_queue(&queue, BOTH).unwrap();
         endpoint.bind_address_vector(&open_vector()).unwrap();
         if enable {
             endpoint.enable().unwrap();
         }
-        let address = endpoint.address();
-        let same_address = EndpointOptions { address: Some(address), ..EndpointOptions::default() };
         let taken = Endpoint::open(&domain, same_address.clone()).expect_err("it is taken");
         assert_eq!(taken.errno(), Errno::ADDRINUSE);
         drop(endpoint);
-        drop(Endpoint::open(&domain, same_address).expect("it is free again"));
+        drop(Endpoint::open(&domain, same_address.clone()).expect("it is free again"));
     }
     queue.close().unwrap();
     domain.close().unwrap();
@@ -283,20 +285,15 @@ pub fn a_closed_receiver_fails_its_senders<P: Provider>(bed: &Bed<P>) {
 pub fn an_address_is_reopened<P: Provider>(bed: &Bed<P>) {
     const LENGTHS: [usize; 3] = [8, 5_000, 70_000];
     let world = bed.world(2);
+    let address = Some(beside(world.nodes[1].endpoint.address(), 1));
+    let options = EndpointOptions { address, ..EndpointOptions::default() };
     // Whose messages have been seen: those of later rounds come later.
     let mut seen = 0;
     for round in 0..4u64 {
         let domain = bed.domain(Default::default());
         let queue = CompletionQueue::open(&domain, 0).unwrap();
         let vector = open_vector();
-        let options = if round == 0 {
-            EndpointOptions::default()
-        } else {
-            // The address of the last round.
-            let address = world.nodes[1].vector.get(2).unwrap();
-            EndpointOptions { address: Some(address), ..EndpointOptions::default() }
-        };
-        let endpoint = Endpoint::open(&domain, options).unwrap();
+        let endpoint = Endpoint::open(&domain, options.clone()).unwrap();
         endpoint.bind_completion_queue(&queue, BOTH).unwrap();
         endpoint.bind_address_vector(&vector).unwrap();
         endpoint.enable().unwrap();

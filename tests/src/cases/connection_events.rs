@@ -19,9 +19,10 @@ use kestrel_core::{
 };
 
 use crate::{
-    bed::Bed,
+    bed::{Bed, pattern},
     driven::Drives,
     link::{self, Driven, ENDPOINT, End, Listener, options},
+    scale::leaves_in_time,
 };
 
 /// Who asks twice has heard before that the first request succeeded, and said so. Who accepted it
@@ -171,6 +172,21 @@ pub fn a_rejection_leaves_by_itself<P: Provider>(bed: &Bed<P>) {
     assert!((0..TRIES).any(|_| leaves(&refuse, b"not today")));
     let let_go = |caller: &End<P>| drop(listener.take(&[caller]));
     assert!((0..TRIES).any(|_| leaves(&let_go, b"")));
+}
+
+/// Whether it had the time to be: a second at most.
+pub(super) fn who_rejects_and_goes_is_heard<P: Provider>(bed: &Bed<P>) -> bool {
+    let (listener, data) = (Listener::listening(bed), pattern(3, 200));
+    let caller = End::calling(bed, listener.passive.address(), &[]);
+    let asked = listener.request(&[&caller]);
+    let in_time = leaves_in_time(|| {
+        listener.passive.reject(asked.handle, &data).unwrap();
+        listener.passive.close();
+    });
+    if in_time {
+        assert_eq!(caller.fails(Errno::CONNREFUSED, &[]), data);
+    }
+    in_time
 }
 
 /// "An active endpoint may acquire the properties of a passive endpoint", which had no key to be acquired:

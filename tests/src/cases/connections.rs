@@ -14,11 +14,13 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use super::addresses::nobody_beside;
+use super::{addresses::nobody_beside, connection_events::who_rejects_and_goes_is_heard};
 use crate::{
     bed::{Bed, Memory, pattern, same},
     link::{self, Driven, End, LISTENER, Link, Listener},
     one_sided::segment,
+    reserved::beside,
+    scale::unspoilt,
 };
 
 /// "User data exchanged as part of the connection process is available as part of the
@@ -122,14 +124,8 @@ pub fn a_rejection_carries_its_data<P: Provider>(bed: &Bed<P>) {
     let again = listener.passive.reject(asked.handle, b"").unwrap_err();
     assert_eq!(again, ConnectionError::RequestOver { handle: asked.handle });
     assert_eq!(caller.endpoint.peer(), Err(ConnectionError::NotConnected));
-    // A listener that rejects and goes at once is heard all the same.
-    let caller = End::calling(bed, listener.passive.address(), &[]);
-    let asked = listener.request(&[&caller]);
-    listener.passive.reject(asked.handle, &pattern(3, 200)).unwrap();
-    listener.passive.close();
-    assert_eq!(caller.fails(Errno::CONNREFUSED, &[]), pattern(3, 200));
+    unspoilt(|| who_rejects_and_goes_is_heard(bed));
     // What does not fit is cut.
-    let listener = Listener::listening(bed);
     let caller = End::calling(bed, listener.passive.address(), &[]);
     let asked = listener.request(&[&caller]);
     let long = pattern(4, CM_DATA_SIZE + 1);
@@ -394,8 +390,8 @@ pub fn a_closed_listener_leaves_connections_alone<P: Provider>(bed: &Bed<P>) {
 
 /// "The fi_setname call may be used to modify or assign the address of the local endpoint."
 pub fn names_are_set_before_listening<P: Provider>(bed: &Bed<P>) {
-    let free = PassiveEndpoint::open(bed.provider.clone(), Info::default()).unwrap().address();
     let listener = Listener::open(bed);
+    let [free, own] = [(); 2].map(|()| beside(listener.passive.address(), 1));
     let other = Listener::open(bed);
     let in_use = other.passive.set_address(listener.passive.address()).unwrap_err();
     assert_eq!(in_use.errno(), Errno::ADDRINUSE);
@@ -410,7 +406,6 @@ pub fn names_are_set_before_listening<P: Provider>(bed: &Bed<P>) {
     let moves = listener.passive.set_address(free.with_port(1)).unwrap_err();
     assert_eq!(moves.errno(), Errno::OPBADSTATE);
     let caller = End::caller(bed);
-    let own = PassiveEndpoint::open(bed.provider.clone(), Info::default()).unwrap().address();
     caller.endpoint.set_address(own).unwrap();
     assert_eq!(caller.endpoint.address(), own);
     caller.endpoint.set_address(own.with_port(0)).unwrap();

@@ -1,12 +1,6 @@
 //! Multicast groups. Reference: fi_cm(3), `fi_join`; fi_endpoint(3), FI_MULTICAST.
 
-use std::{
-    net::{IpAddr, Ipv4Addr},
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
-};
+use std::{net::IpAddr, sync::Arc};
 
 use kestrel_core::{
     address::Address,
@@ -21,6 +15,8 @@ use kestrel_core::{
 use crate::{
     bed::{Bed, Memory, Node, Options, Send, World, pattern, same},
     link::events,
+    reserved::own_group,
+    scale::{leaves_in_time, unspoilt},
 };
 
 /// Context of every join.
@@ -33,14 +29,6 @@ fn options(queue: Option<&Arc<EventQueue>>) -> Options {
 fn world<P: Provider>(bed: &Bed<P>, count: usize) -> (World<P>, Arc<EventQueue>) {
     let queue = events();
     (bed.world_with(count, &options(Some(&queue))), queue)
-}
-
-/// A group that no other test joins, in this process or in another.
-fn new_group() -> Address {
-    static NUMBER: AtomicU8 = AtomicU8::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let [low, high, ..] = std::process::id().to_le_bytes();
-    Address::new(Ipv4Addr::new(239, high, low, number).into(), 0)
 }
 
 fn join<P: Provider>(node: &Node<P>, group: Address, flags: Flags) -> Group<P> {
@@ -62,7 +50,7 @@ fn send<P: Provider>(world: &World<P>, from: usize, to: &Group<P>, bytes: &[u8],
 pub fn what_is_left_may_be_sent_to_a_group<P: Provider>(bed: &Bed<P>) {
     let (world, _queue) = world(bed, 2);
     let [from, to] = &world.nodes[..] else { unreachable!("there are two") };
-    let group = new_group();
+    let group = own_group();
     let (ours, _theirs) = (join(from, group, Flags::empty()), join(to, group, Flags::empty()));
     let memory = Memory::from(pattern(1, 500));
     let send = Send { pieces: memory.all(), flags: Flags::MULTICAST, ..Send::default() };
@@ -79,7 +67,7 @@ pub fn what_is_left_may_be_sent_to_a_group<P: Provider>(bed: &Bed<P>) {
 
 /// All who have joined hear it, once, from its sender; who has not does not, nor does the sender.
 pub fn a_group_hears_what_is_sent_to_it<P: Provider>(bed: &Bed<P>) {
-    let group = new_group();
+    let group = own_group();
     let (world, _queue) = world(bed, 4);
     let groups: Vec<_> =
         (0..3).map(|node| join(&world.nodes[node], group, Flags::empty())).collect();
@@ -101,7 +89,7 @@ pub fn a_group_hears_what_is_sent_to_it<P: Provider>(bed: &Bed<P>) {
 
 /// An application that has IPv6 addresses writes a group of IPv4 as one.
 pub fn a_group_is_one_however_it_is_written<P: Provider>(bed: &Bed<P>) {
-    let group = new_group();
+    let group = own_group();
     let IpAddr::V4(ip) = group.ip() else { panic!("{group} is not of IPv4") };
     let mapped = Address::new(ip.to_ipv6_mapped().into(), 0);
     let (world, _queue) = world(bed, 2);
@@ -119,7 +107,7 @@ pub fn a_group_is_one_however_it_is_written<P: Provider>(bed: &Bed<P>) {
 
 /// "The fi_join flags may be used to restrict access to the multicast group."
 pub fn a_member_may_only_send_or_only_receive<P: Provider>(bed: &Bed<P>) {
-    let (group, other) = (new_group(), new_group());
+    let (group, other) = (own_group(), own_group());
     let (world, _queue) = world(bed, 2);
     let speaks = join(&world.nodes[0], group, Flags::SEND);
     let hears = join(&world.nodes[1], group, Flags::RECV);
@@ -140,7 +128,7 @@ pub fn a_member_may_only_send_or_only_receive<P: Provider>(bed: &Bed<P>) {
 /// endpoint", and what it has not it cannot join with: "the endpoint must be configured for transmit operations to use
 /// this flag, or an error will occur".
 pub fn an_endpoint_joins_as_far_as_it_goes<P: Provider>(bed: &Bed<P>) {
-    let (group, queue) = (new_group(), events());
+    let (group, queue) = (own_group(), events());
     let with = |directions: Flags| {
         let mut options = options(Some(&queue));
         options.endpoint.capabilities.remove(Flags::SEND | Flags::RECV);
@@ -169,7 +157,7 @@ pub fn an_endpoint_joins_as_far_as_it_goes<P: Provider>(bed: &Bed<P>) {
 
 /// "The result of the join operation will be reported to the EQ as an FI_JOIN_COMPLETE event."
 pub fn joining_is_reported_or_refused<P: Provider>(bed: &Bed<P>) {
-    let group = new_group();
+    let group = own_group();
     let (world, queue) = world(bed, 1);
     let endpoint = &world.nodes[0].endpoint;
     let refused = |flags, group| endpoint.join(group, flags).err().unwrap();
@@ -201,7 +189,7 @@ pub fn joining_is_reported_or_refused<P: Provider>(bed: &Bed<P>) {
 
 /// Who has left hears nothing and may not send, and may join again.
 pub fn who_leaves_hears_no_more<P: Provider>(bed: &Bed<P>) {
-    let group = new_group();
+    let group = own_group();
     let (world, _queue) = world(bed, 2);
     let stays = join(&world.nodes[0], group, Flags::empty());
     for round in 0..3 {
@@ -224,7 +212,7 @@ pub fn who_leaves_hears_no_more<P: Provider>(bed: &Bed<P>) {
 
 /// Messages of every length, in pieces, and none that is too long.
 pub fn groups_take_what_peers_take<P: Provider>(bed: &Bed<P>) {
-    let group = new_group();
+    let group = own_group();
     let memory = Memory::zeroed(9 << 10);
     let (world, _queue) = world(bed, 2);
     let speaks = join(&world.nodes[0], group, Flags::SEND);
@@ -251,7 +239,7 @@ pub fn groups_take_what_peers_take<P: Provider>(bed: &Bed<P>) {
 
 /// Who was never heard of is heard; who also sends directly is the same peer.
 pub fn senders_are_told_apart<P: Provider>(bed: &Bed<P>) {
-    let group = new_group();
+    let group = own_group();
     let queue = events();
     let nodes = (0..2).map(|_| bed.stranger(&options(Some(&queue)))).collect();
     let world = World { nodes };
@@ -277,7 +265,7 @@ pub fn senders_are_told_apart<P: Provider>(bed: &Bed<P>) {
 
 /// Those with another key are not heard.
 pub fn other_keys_are_other_groups<P: Provider>(bed: &Bed<P>) {
-    let group = new_group();
+    let group = own_group();
     let queue = events();
     let with_key = |key: &[u8]| {
         let mut options = options(Some(&queue));
@@ -295,7 +283,7 @@ pub fn other_keys_are_other_groups<P: Provider>(bed: &Bed<P>) {
 /// "When set, data transfers will target multicast addresses by default" (fi_endpoint(3)): those of
 /// calls without flags as well.
 pub fn calls_without_flags_may_mean_groups<P: Provider>(bed: &Bed<P>) {
-    let group = new_group();
+    let group = own_group();
     let queue = events();
     let mut options = options(Some(&queue));
     options.endpoint.transmit_flags = Flags::MULTICAST;
@@ -320,7 +308,7 @@ pub fn calls_without_flags_may_mean_groups<P: Provider>(bed: &Bed<P>) {
 
 /// Whoever has joined hears what is sent from then on, and nothing of before.
 pub fn who_joins_later_hears_what_follows<P: Provider>(bed: &Bed<P>) {
-    let group = new_group();
+    let group = own_group();
     let (world, _queue) = world(bed, 4);
     let speaks = join(&world.nodes[0], group, Flags::SEND);
     (1..4).for_each(|node| world.nodes[node].receive(8, None, 100));
@@ -342,7 +330,7 @@ pub fn who_joins_later_hears_what_follows<P: Provider>(bed: &Bed<P>) {
 /// A send to many is one operation: the buffer is its sender's again at its one completion,
 /// whoever has yet to be connected.
 pub fn a_send_to_many_is_one_operation<P: Provider>(bed: &Bed<P>) {
-    let group = new_group();
+    let group = own_group();
     let (world, _queue) = world(bed, 4);
     let groups: Vec<_> =
         (0..4).map(|node| join(&world.nodes[node], group, Flags::empty())).collect();
@@ -367,16 +355,22 @@ pub fn a_send_to_many_is_one_operation<P: Provider>(bed: &Bed<P>) {
 /// What is complete has left: it arrives though its sender closes at once, which had yet to find who
 /// is there.
 pub fn who_closes_at_once_is_heard<P: Provider>(bed: &Bed<P>) {
-    let group = new_group();
-    let (world, _queue) = world(bed, 4);
-    let _heard: Vec<_> = (1..4).map(|node| join(&world.nodes[node], group, Flags::RECV)).collect();
-    (1..4).for_each(|node| world.nodes[node].receive(8, None, 7));
-    let speaks = join(&world.nodes[0], group, Flags::SEND);
-    send(&world, 0, &speaks, &[3; 8], 1);
-    drop(speaks);
-    world.nodes[0].endpoint.close();
-    for node in 1..4 {
-        let done = world.received(node).good();
-        same(&done.returned.unwrap(), &[3; 8], "the last word of who has gone");
-    }
+    unspoilt(|| {
+        let group = own_group();
+        let (world, _queue) = world(bed, 4);
+        let _heard: Vec<_> =
+            (1..4).map(|node| join(&world.nodes[node], group, Flags::RECV)).collect();
+        (1..4).for_each(|node| world.nodes[node].receive(8, None, 7));
+        let speaks = join(&world.nodes[0], group, Flags::SEND);
+        let is_heard = leaves_in_time(|| {
+            send(&world, 0, &speaks, &[3; 8], 1);
+            drop(speaks);
+            world.nodes[0].endpoint.close();
+        });
+        for node in (1..4).filter(|_| is_heard) {
+            let done = world.received(node).good();
+            same(&done.returned.unwrap(), &[3; 8], "the last word of who has gone");
+        }
+        is_heard
+    });
 }

@@ -23,6 +23,7 @@ use kestrel_core::{
 
 use crate::bed::{Bed, Memory, Options, open_vector, pattern, same};
 use crate::contexts::{Context, Portal, counts, named, naming, next, nothing_more, two};
+use crate::reserved::beside;
 use crate::scale::{PATIENCE, scaled};
 
 pub fn a_named_context_gets_what_is_for_it<P: Provider>(bed: &Bed<P>) {
@@ -365,10 +366,15 @@ pub fn ports_follow_each_other<P: Provider>(bed: &Bed<P>) {
         assert_eq!(error.errno(), Errno::ADDRINUSE, "port {index}");
     }
     row.close().unwrap();
+    let at = beside(at, 4);
     let options = EndpointOptions { address: Some(at), ..naming() };
-    let row = ScalableEndpoint::open(&domain, options.clone(), counts(2, 4)).unwrap();
-    assert_eq!(row.address(), at);
-    drop(row);
+    for closes in [true, false] {
+        let row = ScalableEndpoint::open(&domain, options.clone(), counts(2, 4)).unwrap();
+        assert_eq!(row.address(), at);
+        if closes {
+            row.close().unwrap();
+        }
+    }
     // One of them is taken: an address that was asked for cannot be had.
     let third = EndpointOptions { address: Some(at.with_port(at.port() + 2)), ..naming() };
     let taken = Endpoint::open(&domain, third).unwrap();
@@ -388,7 +394,11 @@ pub fn ports_follow_each_other<P: Provider>(bed: &Bed<P>) {
 /// (fi_cm(3)): of all contexts, until one is enabled.
 pub fn a_name_is_set_before_contexts_are_enabled<P: Provider>(bed: &Bed<P>) {
     let domain = bed.domain(DomainOptions::default());
-    let open = |count| ScalableEndpoint::open(&domain, naming(), counts(count, count)).unwrap();
+    let near = Endpoint::open(&domain, EndpointOptions::default()).unwrap().address();
+    let open = |count| {
+        let options = EndpointOptions { address: Some(beside(near, count)), ..naming() };
+        ScalableEndpoint::open(&domain, options, counts(count.into(), count.into())).unwrap()
+    };
     let (ours, reserved) = (open(3), open(5));
     let (before, free) = (ours.address(), reserved.address());
     let at = |index| free.with_port(free.port() + index);

@@ -385,7 +385,7 @@ pub fn a_closed_endpoint_takes_nothing_along<P: Provider>(bed: &Bed<P>) {
         found = found.or_else(|| third.taken());
     }
     third.endpoint.close();
-    while found.is_none() && start.elapsed() < PATIENCE / 10 {
+    while found.is_none() && start.elapsed() < PATIENCE {
         world.poll(1);
         found = third.taken();
         if found.is_none() && sharers.shared.cancel(4).is_ok() {

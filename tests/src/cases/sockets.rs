@@ -22,7 +22,7 @@ use kestrel_core::{
 use crate::{
     bed::{Bed, Memory, pattern, same},
     link::{ENDPOINT, End, Listener, drive},
-    scale::PATIENCE,
+    scale::{PATIENCE, leaves_in_time, unspoilt},
     socket::{ERROR, HANG_UP, IN, OUT, Pair, Stream, shown, shows},
 };
 
@@ -169,33 +169,46 @@ pub fn a_descriptor_wakes_who_sleeps_on_it<P: Provider>(bed: &Bed<P>) {
 /// The end of a stream comes after its last byte, and is told again and again.
 pub fn an_end_comes_after_the_last_byte<P: Provider>(bed: &Bed<P>) {
     for length in [0, 1, SEGMENT_MAX, 30_000] {
-        let Pair { caller, acceptor, listener: _listener } = Pair::new(bed);
-        let bytes = pattern(6, length);
-        caller.send(&bytes);
-        caller.socket.shutdown().unwrap();
-        caller.socket.shutdown().unwrap();
-        assert_eq!(caller.socket.send(b"late"), Err(SocketError::ShutDown));
-        assert_eq!(caller.socket.receive(&mut [0; 8]), Ok(0));
-        let (found, end) = acceptor.receive_to_end();
-        same(&found, &bytes, "all that was sent");
-        assert_eq!(end, Ok(()));
-        assert_eq!(acceptor.socket.receive(&mut [0; 8]), Ok(0));
-        let told = acceptor.event(&[&caller]);
-        assert_eq!(told, Ok(Event::Shutdown { fid: ENDPOINT }));
-        assert_eq!(acceptor.socket.send(b"late"), Err(SocketError::Reset));
+        unspoilt(|| ends_after(bed, length));
     }
+}
+
+fn ends_after<P: Provider>(bed: &Bed<P>, length: usize) -> bool {
+    let Pair { caller, acceptor, listener: _listener } = Pair::new(bed);
+    let (bytes, mut shutdown) = (pattern(6, length), Ok(()));
+    caller.send(&bytes);
+    if !leaves_in_time(|| shutdown = caller.socket.shutdown()) {
+        return false;
+    }
+    shutdown.unwrap();
+    caller.socket.shutdown().unwrap();
+    assert_eq!(caller.socket.send(b"late"), Err(SocketError::ShutDown));
+    assert_eq!(caller.socket.receive(&mut [0; 8]), Ok(0));
+    let (found, end) = acceptor.receive_to_end();
+    same(&found, &bytes, "all that was sent");
+    assert_eq!(end, Ok(()));
+    assert_eq!(acceptor.socket.receive(&mut [0; 8]), Ok(0));
+    let told = acceptor.event(&[&caller]);
+    assert_eq!(told, Ok(Event::Shutdown { fid: ENDPOINT }));
+    assert_eq!(acceptor.socket.send(b"late"), Err(SocketError::Reset));
+    true
 }
 
 /// Closing shuts down: what was taken arrives, although nobody has received it then.
 pub fn a_closed_stream_has_delivered_what_was_taken<P: Provider>(bed: &Bed<P>) {
-    let Pair { caller, acceptor, listener: _listener } = Pair::new(bed);
-    // As much as any transport's segments bring to buffers that are posted.
-    let bytes = pattern(7, 8000);
-    assert_eq!(caller.socket.send(&bytes), Ok(bytes.len()));
-    drop(caller);
-    let (found, end) = acceptor.receive_to_end();
-    same(&found, &bytes, "all that was sent");
-    assert_eq!(end, Ok(()));
+    unspoilt(|| {
+        let Pair { caller, acceptor, listener: _listener } = Pair::new(bed);
+        // As much as any transport's segments bring to buffers that are posted.
+        let bytes = pattern(7, 8000);
+        assert_eq!(caller.socket.send(&bytes), Ok(bytes.len()));
+        if !leaves_in_time(|| drop(caller)) {
+            return false;
+        }
+        let (found, end) = acceptor.receive_to_end();
+        same(&found, &bytes, "all that was sent");
+        assert_eq!(end, Ok(()));
+        true
+    });
 }
 
 /// A peer that takes nothing keeps nobody, who is told how much is lost; and so is the peer.
