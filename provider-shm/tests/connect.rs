@@ -11,11 +11,11 @@ use common::{raw::*, *};
 use kestrel_core::{
     auth_key::{AuthKey, Keyring},
     error::{Errno, HasErrno},
-    transport::Service,
 };
 use kestrel_shm::cma::PeerMemory;
 use kestrel_shm::testing::wire::RejectReason;
 use kestrel_shm::{ConnectError, LANE_BYTES, Station, StationError, StationEvent, StationOptions};
+use kestrel_tests::{reserved::own_address, scale::unspoilt};
 
 #[test]
 fn child() {
@@ -182,26 +182,20 @@ fn a_short_timeout_is_kept_even_when_nobody_is_there() {
 #[test]
 fn a_peer_that_starts_a_little_later_is_found() {
     let is_found = || {
-        let address = station().address();
+        let address = own_address().socket_addr();
         let here = station();
         here.connect(1, address);
         let _peer = Peer::start("child", &format!("at {address}"));
         matches!(event(&here), StationEvent::Connected { .. })
     };
     // It is tried for less than a second, in which a busy machine may not have started the other.
-    assert!((0..3).any(|_| is_found()));
+    unspoilt(is_found);
 }
 
 #[test]
 fn a_peer_that_accepts_and_says_nothing_times_out() {
-    use rustix::net::*;
-    let silent: SocketAddr = "127.0.0.1:2".parse().unwrap();
-    let name = kestrel_shm::testing::abstract_name(Service::Reliable, silent);
-    let socket =
-        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let socket = socket.unwrap();
-    bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
-    listen(&socket, 100).unwrap();
+    let silent = own_address().socket_addr();
+    let _listener = listen_at_with(silent, 100);
     let connect_timeout = Duration::from_secs(3);
     let here = Station::open(StationOptions { connect_timeout, ..options() }).unwrap();
     let there = station();
@@ -285,8 +279,8 @@ fn one_process_has_so_many_lanes_to_an_endpoint_and_no_more() {
 
 #[test]
 fn an_address_is_taken_once_and_free_after_closing() {
-    let first = station();
-    let address = Some(first.address());
+    let address = Some(own_address().socket_addr());
+    let first = Station::open(StationOptions { address, ..options() }).unwrap();
     let again = Station::open(StationOptions { address, ..options() });
     assert!(matches!(again, Err(StationError::AddressInUse { .. })));
     let incarnation = first.incarnation();
@@ -331,9 +325,8 @@ fn closing_answers_every_request_and_hands_over_what_was_not_taken() {
 
 #[test]
 fn a_closed_station_refuses() {
-    let (here, there) = (station(), station());
-    let address = there.address();
-    drop(there);
+    let (here, address) = (station(), own_address().socket_addr());
+    drop(station_at(address));
     here.connect(1, address);
     let StationEvent::Failed { error, .. } = event(&here) else { panic!() };
     assert!(matches!(error, ConnectError::HostUnreachable { .. }), "{error}");
@@ -387,7 +380,7 @@ fn eight_processes_connect_all_to_all() {
 /// Who listens there has its hands full.
 #[test]
 fn whose_an_address_is_cannot_be_told_while_nobody_more_can_wait_there() {
-    let (at, own) = (station().address(), Some(std::process::id() as i32));
+    let (at, own) = (own_address().socket_addr(), Some(std::process::id() as i32));
     let listener = listen_at_with(at, 0);
     assert_eq!(Station::is_of_others(own, at), Some(false));
     let _waiting: Vec<_> = (0..100).map_while(|_| try_connect(at)).collect();

@@ -15,6 +15,7 @@ use kestrel_shm::{
     ConnectError, Doorbell, NamedMemory, ShmOptions, ShmProvider, Station, StationError,
     StationEvent, StationOptions,
 };
+use kestrel_tests::reserved::own_address;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[test]
@@ -121,7 +122,7 @@ fn all_descriptors_but(left: usize) -> Vec<File> {
 /// Has no room for all that an ACCEPT passes, or to look at it.
 fn answered() {
     limit(60, 60);
-    let (there, station) = ("127.0.0.1:4".parse().unwrap(), station());
+    let (there, station) = (own_address().socket_addr(), station());
     let listener = listen_at(there);
     let (bell, (_, _, mark)) = (Doorbell::new().unwrap(), parcel());
     let accepts = Message::Accept(Reply { address: there, ..reply() }).encode();

@@ -12,7 +12,7 @@ use kestrel_shm::testing::wire::{Confirm, Message, RejectReason, Reply};
 use kestrel_shm::{
     ConnectError, Doorbell, LANE_BYTES, LaneMemory, PoolMemory, Station, StationEvent,
 };
-use kestrel_tests::scale::skip;
+use kestrel_tests::{reserved::own_address, scale::skip};
 use rustix::fs::{SealFlags, ftruncate};
 use rustix::net::{RecvFlags, accept, recv};
 
@@ -38,8 +38,8 @@ fn child() {
         }
         Some([role]) if role == "root" => refuse_another_user(),
         Some([role, to, claimed]) if role == "liar" => {
-            let _own = listen_at(OWN.parse().unwrap());
-            let claimed: SocketAddr = claimed.parse().unwrap();
+            let _own = listen_at(own());
+            let claimed = if claimed == "own" { own() } else { claimed.parse().unwrap() };
             // The name in another form of writing is free for everybody.
             let _alias = claimed.is_ipv6().then(|| listen_at(claimed));
             let raw = raw_connect(to.parse().unwrap());
@@ -49,10 +49,10 @@ fn child() {
         Some([role, to]) if role == "crowd" => {
             let to: SocketAddr = to.parse().unwrap();
             // Each that greets is asked for there.
-            let _own = listen_at_with(OWN.parse().unwrap(), 1024);
+            let _own = listen_at_with(own(), 1024);
             let greet = |_| {
                 let raw = raw_connect(to);
-                greet_as(&raw, to, OWN.parse().unwrap());
+                greet_as(&raw, to, own());
                 raw
             };
             let _silent: Vec<OwnedFd> = (0..256).map(greet).collect();
@@ -135,7 +135,7 @@ fn garbage_is_refused_and_leaves_nothing() {
     let _alone = alone();
     let target = Target::new();
     // But for its bytes nothing is wrong with what comes.
-    let _own = listen_at(OWN.parse().unwrap());
+    let _own = listen_at(own());
     let (lane, pool, mark) = parcel();
     let bell = Doorbell::new().unwrap();
     let descriptors = [lane.as_fd(), pool.as_fd(), bell.as_fd(), mark.as_fd()];
@@ -221,7 +221,7 @@ fn wrong_descriptors_are_refused() {
     let (read_end, write_end) = rustix::pipe::pipe().unwrap();
     let (lane, pool, bell, mark) = (lane.as_fd(), pool.as_fd(), bell.as_fd(), mark.as_fd());
     // Else each would be refused for the name that it goes by.
-    let _own = listen_at(OWN.parse().unwrap());
+    let _own = listen_at(own());
     let cases: Vec<(&str, Vec<BorrowedFd<'_>>)> = vec![
         ("file as lane", vec![file.as_fd(), pool, bell, mark]),
         ("unsealed lane", vec![unsealed.as_fd(), pool, bell, mark]),
@@ -263,7 +263,7 @@ fn a_good_hello_is_accepted_and_without_confirm_comes_to_nothing() {
     let _alone = alone();
     let target = Target::new();
     {
-        let _own = listen_at(OWN.parse().unwrap());
+        let _own = listen_at(own());
         let (lane, pool, mark) = parcel();
         let bell = Doorbell::new().unwrap();
         for confirm in [false, true] {
@@ -297,7 +297,7 @@ fn a_process_passes_so_much_of_pools_and_no_more() {
     let _alone = alone();
     let target = Target::new();
     {
-        let _own = listen_at(OWN.parse().unwrap());
+        let _own = listen_at(own());
         let (bell, (lane, _, mark)) = (Doorbell::new().unwrap(), parcel());
         let greet = |pool_bytes: usize| {
             let Message::Hello(mut hello) = hello(target.address()) else { unreachable!() };
@@ -347,11 +347,11 @@ fn nobody_sends_in_anothers_name() {
     let mut alias = victim.address();
     alias.set_ip("::ffff:127.0.0.1".parse().unwrap());
     for (claimed, refused) in [
-        (OWN.parse().unwrap(), false),
-        (victim.address(), true),
-        (target.address(), true),
-        (alias, true),
-        ("127.0.0.1:5".parse().unwrap(), true),
+        ("own", false),
+        (&victim.address().to_string(), true),
+        (&target.address().to_string(), true),
+        (&alias.to_string(), true),
+        ("127.0.0.1:5", true),
     ] {
         let liar = Peer::start("child", &format!("liar {} {claimed}", target.address()));
         let said = liar.hear();
@@ -366,7 +366,7 @@ fn nobody_sends_in_anothers_name() {
 fn bad_answers_fail_the_connect() {
     let _alone = alone();
     let target = Target::new();
-    let evil: SocketAddr = "127.0.0.1:4".parse().unwrap();
+    let evil = own_address().socket_addr();
     let listener = listen_at(evil);
     let (read_end, _write_end) = rustix::pipe::pipe().unwrap();
     let (bell, (_, _, mark)) = (Doorbell::new().unwrap(), parcel());

@@ -17,6 +17,8 @@ use kestrel_tests::process::woken;
 
 /// The end of every wait: far beyond what any machine needs, so that no test depends on speed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// A death is known by then.
+pub const DEATH_KNOWN_WITHIN: Duration = Duration::from_secs(1);
 const CHILD_VARIABLE: &str = "KESTREL_SHM_TEST_CHILD";
 
 pub const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

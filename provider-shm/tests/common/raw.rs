@@ -4,16 +4,22 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::LazyLock;
 
+use kestrel_core::address::Address;
 use kestrel_core::transport::Service;
 use kestrel_shm::LANE_BYTES;
 use kestrel_shm::testing::abstract_name;
 use kestrel_shm::testing::wire::{Hello, Message, Reply};
+use kestrel_tests::reserved::own_address;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::*;
 
-/// The address that a raw peer goes by.
-pub const OWN: &str = "127.0.0.1:3";
+/// The address that the raw peers of this process go by.
+pub fn own() -> SocketAddr {
+    static OWN: LazyLock<Address> = LazyLock::new(own_address);
+    OWN.socket_addr()
+}
 
 pub fn socket() -> OwnedFd {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
@@ -86,7 +92,7 @@ pub fn reply() -> Reply {
         keep_socket: false,
         reads_you: false,
         incarnation: 77,
-        address: OWN.parse().unwrap(),
+        address: own(),
         nonce_address: 0,
         nonce: [0; 16],
     }
