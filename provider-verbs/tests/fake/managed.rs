@@ -14,6 +14,7 @@ use kestrel_core::{
     window::{Access, Direction, RegistrationRequest, Request, Started},
     wire::Kind,
 };
+use kestrel_tests::reserved::own_address;
 use kestrel_verbs::{
     fake::{FakeFabric, FakeId, FakeOptions, ManagerFaults},
     manager::{Happening, ManagedId, Manager},
@@ -427,11 +428,11 @@ fn a_key_that_comes_later_is_waited_for() {
 
 #[test]
 fn nobody_there_is_an_error_soon() {
-    let to = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let to = own_address();
     let fabric = FakeFabric::default();
     let provider = managed_provider(&fabric, FakeOptions::default());
     let mut one = open(&provider);
-    one.connect(0, to.into());
+    one.connect(0, to);
     let TransportEvent::Failed { peer: 0, reason } = event(&mut one) else { panic!("no failure") };
     assert_eq!(reason.errno, Errno::HOSTUNREACH);
     assert!(reason.reason.contains("no endpoint listens"), "{}", reason.reason);
