@@ -146,9 +146,7 @@ fn what_datagrams_cannot_be_is_refused() {
 fn a_send_to_nobody_completes() {
     let Some(host) = host("a_send_to_nobody_completes") else { return };
     let world = datagrams(host, 1);
-    let gone = datagrams(host, 1);
-    let (node, to) = (world.nodes[0], world.insert(gone.nodes[0].ep));
-    drop(gone);
+    let (node, to) = (world.nodes[0], world.insert_nobody());
     let word = [7_u8; 8];
     for _ in 0..100 {
         // SAFETY: the word lives until all is over.
@@ -254,9 +252,7 @@ fn what_is_held_is_canceled() {
         // SAFETY: hints have all attributes.
         unsafe { (*hints.domain_attr).data_progress = MANUAL }
     });
-    let gone = datagrams(host, 1);
-    let (node, nobody) = (world.nodes[0], world.insert(gone.nodes[0].ep));
-    drop(gone);
+    let (node, nobody) = (world.nodes[0], world.insert_nobody());
     let word = [1_u8; 8];
     assert_eq!((node.send(&word, nobody, 5), node.cancel(5)), (0, 0));
     let error = node.outcome(&[]).err().unwrap();

@@ -2,12 +2,13 @@
 //! `fi_connect`.
 
 use std::{
-    ffi::{CStr, c_int, c_void},
+    ffi::{CStr, CString, c_int, c_void},
     net::SocketAddr,
     ptr::{null, null_mut},
 };
 
 use kestrel_core::address::Address;
+use kestrel_tests::reserved::{own_address, own_addresses};
 
 use crate::{
     abi::{
@@ -181,13 +182,15 @@ fn an_address_of_another_host_is_refused() {
     assert_eq!((close(ep), close(pep)), (0, 0));
     drop(place);
     // As the source that fi_getinfo is told.
-    for (node, expected) in [(ELSEWHERE, code::NODATA), (c"127.0.9.9", 0)] {
-        let mut info = null_mut();
-        let (service, version) = (c"5017".as_ptr(), world::VERSION);
+    let here = own_address();
+    let service = CString::new(here.port().to_string()).unwrap();
+    let here = CString::new(here.ip().to_string()).unwrap();
+    for (node, expected) in [(ELSEWHERE, code::NODATA), (&here, 0)] {
+        let (mut info, version, source) = (null_mut(), world::VERSION, flag::SOURCE);
         // SAFETY: the names are C strings, and the place is valid.
         let status = unsafe {
-            let source = flag::SOURCE;
-            (host.getinfo)(version, node.as_ptr(), service, source, null(), &raw mut info)
+            let (node, service) = (node.as_ptr(), service.as_ptr());
+            (host.getinfo)(version, node, service, source, null(), &raw mut info)
         };
         assert_eq!(status, expected, "{node:?}");
         if status == 0 {
@@ -202,13 +205,9 @@ fn a_scalable_endpoint_is_named_until_a_context_is_enabled() {
         return;
     };
     let world = scalable_world(host);
-    let [sep, other, free] = [(); 3].map(|()| open_sep(&world).unwrap());
+    let [sep, other] = [(); 2].map(|()| open_sep(&world).unwrap());
     let transmit = tx_context(sep, 1, null_mut()).unwrap();
-    let [before, taken, free] = {
-        let names = [sep, other, free].map(name);
-        assert_eq!(close(free), 0);
-        names
-    };
+    let ([before, taken], free) = ([sep, other].map(name), own_addresses(2).to_bytes().to_vec());
     for (address, expected) in [
         (bytes("[::1]:0"), code::INVAL),
         (bytes("192.0.2.1:0"), code::ADDRNOTAVAIL),

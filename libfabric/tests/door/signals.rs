@@ -2,9 +2,11 @@
 
 use std::{
     ptr::null_mut,
-    sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant},
+    sync::atomic::{AtomicI32, Ordering},
+    time::Instant,
 };
+
+use kestrel_tests::process::{eventually, is_asleep};
 
 use crate::{
     code,
@@ -43,18 +45,16 @@ fn a_signal_is_for_who_is_blocked() {
     let world = Shared(waiting_world(host, WAIT_FD));
     // Whoever waits on the descriptor beside looks once for all, or makes ready again and again.
     for looks_once in [true, false, true] {
-        let begins = AtomicBool::new(false);
+        let thread = AtomicI32::new(0);
         std::thread::scope(|scope| {
-            let (world, begins) = (&world, &begins);
+            let (world, thread) = (&world, &thread);
             let blocked = scope.spawn(move || {
-                begins.store(true, Ordering::Relaxed);
+                // SAFETY: it has no preconditions.
+                thread.store(unsafe { libc::gettid() }, Ordering::Relaxed);
                 blocking_read(world.0.nodes[1], 40_000)
             });
             let (node, start) = (world.0.nodes[1], Instant::now());
-            while !begins.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
-            std::thread::sleep(Duration::from_millis(50));
+            eventually("it is blocked", || is_asleep(thread.load(Ordering::Relaxed)));
             assert_eq!(try_wait(&world.0, node.cq.cast()), 0);
             signal(&world.0);
             if looks_once {

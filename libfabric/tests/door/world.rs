@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kestrel_tests::reserved::own_address;
+
 use crate::{
     abi::{
         attributes::{AvAttr, CqAttr, CqErrEntry, CqTaggedEntry},
@@ -195,14 +197,28 @@ impl World {
 
     /// Inserts the address of an endpoint into the address vector.
     pub fn insert(&self, ep: *mut FidEp) -> u64 {
-        let (mut address, mut length, mut fi_addr) = ([0_u8; 64], 64, u64::MAX);
-        // SAFETY: both objects are open, and the buffers have these lengths.
-        unsafe {
-            let target: *mut c_void = address.as_mut_ptr().cast();
-            assert_eq!(((*(*ep).cm).getname)(ep.cast(), target, &raw mut length), 0);
+        let (mut address, mut length) = ([0_u8; 64], 64);
+        // SAFETY: the endpoint is open, and the buffer has this length.
+        let status = unsafe {
+            ((*(*ep).cm).getname)(ep.cast(), address.as_mut_ptr().cast(), &raw mut length)
+        };
+        assert_eq!(status, 0);
+        self.insert_bytes(&address[..length])
+    }
+
+    /// Inserts an address where nobody is, nor will be.
+    pub fn insert_nobody(&self) -> u64 {
+        self.insert_bytes(&own_address().to_bytes())
+    }
+
+    fn insert_bytes(&self, address: &[u8]) -> u64 {
+        let mut fi_addr = u64::MAX;
+        // SAFETY: the vector is open, and one address is there.
+        let count = unsafe {
             let insert = (*(*self.av).ops).insert;
-            assert_eq!(insert(self.av, target, 1, &raw mut fi_addr, 0, null_mut()), 1);
-        }
+            insert(self.av, address.as_ptr().cast(), 1, &raw mut fi_addr, 0, null_mut())
+        };
+        assert_eq!(count, 1);
         fi_addr
     }
 
