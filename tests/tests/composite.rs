@@ -28,6 +28,7 @@ use kestrel_tests::{
     fake::fake_provider,
     one_sided::{BOTH, Rma, expose, options, segment},
     process::woken,
+    reserved::own_address,
     scale::PATIENCE,
 };
 use kestrel_verbs::{
@@ -287,7 +288,8 @@ fn an_endpoint_may_share_no_memory() {
     assert!(matches!(late, EndpointError::Enabled { .. }), "{late}");
     let open = |has| {
         let domain = bed(has).domain(DomainOptions::default());
-        Endpoint::open(&domain, EndpointOptions::default()).unwrap()
+        let address = Some(own_address());
+        Endpoint::open(&domain, EndpointOptions { address, ..EndpointOptions::default() }).unwrap()
     };
     let changes = open(Has::Both);
     let address = changes.address();
@@ -322,8 +324,8 @@ fn nobody_anywhere_is_an_error_that_tells_of_both() {
 fn one_address_is_taken_on_both_sides() {
     let fabric = FakeFabric::default();
     let provider = provider(&fabric, Has::Both);
-    let open = provider.open(None, &[]).unwrap();
-    let address = open.address();
+    let address = own_address();
+    let open = provider.open(Some(address), &[]).unwrap();
     let in_use = |error: Option<Cause>| error.map(|error| error.errno);
     assert_eq!(in_use(shm().open(Some(address), &[]).err()), Some(Errno::ADDRINUSE));
     let others = verbs(&fabric).open(Some(address), &[]).err();

@@ -1,10 +1,9 @@
 //! Scalable endpoints with two transports, which may be told to use the far one alone.
 
-use std::{net::IpAddr, net::Ipv4Addr, sync::Arc};
+use std::sync::Arc;
 
 use kestrel::composite::CompositeProvider;
 use kestrel_core::{
-    address::Address,
     domain::{DomainOptions, Sharing},
     endpoint::{EndpointError, EndpointOptions, OptionName},
     error::{Cause, Errno, HasErrno},
@@ -12,7 +11,7 @@ use kestrel_core::{
     transport::Provider,
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
-use kestrel_tests::{bed::Bed, fake::fake_provider};
+use kestrel_tests::{bed::Bed, fake::fake_provider, reserved::own_addresses};
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
     fake::{FakeDevice, FakeFabric, FakeOptions},
@@ -29,10 +28,8 @@ fn shm() -> ShmProvider {
 fn open(provider: Real) -> Arc<ScalableEndpoint<Real>> {
     let bed = Bed { provider: Arc::new(provider), sharing: Sharing::Shared };
     let domain = bed.domain(DomainOptions::default());
-    let options = EndpointOptions {
-        address: Some(Address::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
-        ..EndpointOptions::default()
-    };
+    let options =
+        EndpointOptions { address: Some(own_addresses(CONTEXTS)), ..EndpointOptions::default() };
     let counts = ContextCounts { transmit: CONTEXTS.into(), receive: 1 };
     ScalableEndpoint::open(&domain, options, counts).unwrap()
 }

@@ -99,7 +99,8 @@ fn a_killed_peer_is_a_shutdown() {
 /// does not listen. If it does soon, who asked before is heard.
 #[test]
 fn who_asks_before_anybody_listens_is_told() {
-    let connect_timeout = Duration::from_millis(300);
+    // Long enough to find the place itself on a busy machine.
+    let connect_timeout = Duration::from_secs(2);
     let hasty = ShmProvider::new(ShmOptions { connect_timeout, ..ShmOptions::default() }).unwrap();
     let hasty = Bed { provider: Arc::new(hasty), sharing: Sharing::Shared };
     let bed = shm();

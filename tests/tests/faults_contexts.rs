@@ -10,11 +10,9 @@ use std::{
 use kestrel_core::{
     address::Address,
     address_vector::FI_ADDR_UNSPEC,
-    endpoint::EndpointOptions,
     error::Errno,
     memory::Piece,
     mock::MockOptions,
-    scalable_endpoint::{ContextCounts, ScalableEndpoint},
     transport::{Provider, Service, Transport, TransportEvent},
     wire::{Head, Kind},
 };
@@ -26,6 +24,7 @@ use kestrel_tests::{
     mock::mock_bed,
     node::{Node, NodeOptions, Wait},
     process::{Peer, child_role, say},
+    reserved::own_addresses,
     scale::PATIENCE,
 };
 
@@ -139,17 +138,9 @@ impl Crowd {
     }
 }
 
-/// The ports of two contexts that nobody has.
-fn two_ports() -> Address {
-    let node = Node::open();
-    let counts = ContextCounts { transmit: 2, receive: 2 };
-    let row = ScalableEndpoint::open(&node.domain, EndpointOptions::default(), counts).unwrap();
-    row.address()
-}
-
 #[test]
 fn a_context_of_another_process_is_not_believed() {
-    let at = two_ports();
+    let at = own_addresses(2);
     let real = Node::with(&NodeOptions::at(at));
     let victim = Node::open();
     assert_eq!(victim.insert(real.address()), 0);
@@ -182,7 +173,7 @@ fn a_context_of_another_process_is_not_believed() {
 
 #[test]
 fn a_context_of_the_same_process_is() {
-    let at = two_ports();
+    let at = own_addresses(2);
     let victim = Node::open();
     assert_eq!(victim.insert(at), 0);
     victim.endpoint.receive(vec![0; 8], 0, 1).unwrap();
@@ -195,7 +186,7 @@ fn a_context_of_the_same_process_is() {
 /// What is asked to find out may be at its limits for a moment: that is nobody's lie.
 #[test]
 fn a_context_is_believed_once_its_endpoint_can_be_asked() {
-    let at = two_ports();
+    let at = own_addresses(2);
     let victim = Node::open();
     assert_eq!(victim.insert(at), 0);
     victim.endpoint.receive(vec![0; 8], 0, 1).unwrap();

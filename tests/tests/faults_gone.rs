@@ -20,6 +20,7 @@ use kestrel_tests::{
     contexts::{Portal, counts},
     fake::fake_provider,
     figures::Counting,
+    reserved::beside,
     scale::{PATIENCE, scaled},
 };
 use kestrel_verbs::{
@@ -338,7 +339,7 @@ fn next_event<T: Transport>(transport: &mut T) -> TransportEvent {
 /// A transport keeps the place of a peer that it may still name, told or not.
 fn a_place_is_kept_until_all_is_told<P: Provider>(provider: &P) {
     let [mut one, mut other] = [0, 1].map(|_| provider.open_as(Opening::default()).unwrap());
-    let nowhere = provider.open_as(Opening::default()).unwrap().address();
+    let nowhere = beside(one.address(), 1);
     assert!(one.forget_peer(5), "nobody has heard of it");
     one.connect(5, nowhere);
     assert!(!one.forget_peer(5), "it is looked for");

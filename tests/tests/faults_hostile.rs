@@ -13,6 +13,7 @@ use kestrel_tests::{
     figures,
     node::{Done, Node, NodeOptions, Wait},
     process::{Peer, child_role, listen_to_parent, say},
+    reserved::own_address,
     scale::{PATIENCE, scaled, skip},
     traffic::{self, Mix, Operation, Traffic},
 };
@@ -157,7 +158,7 @@ impl Honest {
 fn attack(wrapper: &[&str], wait: &str, copy: &str, seed: u64, count: usize) {
     let mut honest = Honest { node: Node::open(), traffic: None };
     let own = honest.node.address().socket_addr();
-    let hostile = Node::open().address().socket_addr();
+    let hostile = own_address().socket_addr();
     let role = format!("victim {own} {hostile} {wait} {copy}");
     let mut victim = Peer::start_under(wrapper, &role);
     let address = victim.hear_after("ready ");

@@ -4,13 +4,13 @@
 use std::time::{Duration, Instant};
 
 use kestrel_core::{
-    address::Address, address_vector::FI_ADDR_UNSPEC, endpoint::PostError, error::Errno,
-    flags::Flags,
+    address_vector::FI_ADDR_UNSPEC, endpoint::PostError, error::Errno, flags::Flags,
 };
 use kestrel_shm::ShmOptions;
 use kestrel_tests::{
     node::{Node, NodeOptions, Wait},
-    scale::PATIENCE,
+    reserved::own_address,
+    scale::{PATIENCE, takes_less_than, unspoilt},
     traffic::{self, Mix, Traffic},
 };
 
@@ -24,6 +24,11 @@ fn impatient() -> NodeOptions {
 
 /// Sends of every kind to an address where nobody is, in line behind one another.
 fn all_fail(node: &Node, to: u64, wait: Wait) {
+    takes_less_than(WITHIN, || until_all_fail(node, to, wait));
+}
+
+/// How long that takes.
+fn until_all_fail(node: &Node, to: u64, wait: Wait) -> Duration {
     let mut traffic = Traffic::new(to, 1, 1, Mix::default());
     let start = Instant::now();
     traffic.post_sentinel(node);
@@ -47,13 +52,14 @@ fn all_fail(node: &Node, to: u64, wait: Wait) {
         let done = done.unwrap_or_else(|| panic!("no news: {}", traffic.describe()));
         assert!(traffic.take(done).is_none());
     }
-    assert!(start.elapsed() < WITHIN, "{:?}", start.elapsed());
+    let took = start.elapsed();
     for (operation, error) in &traffic.failed {
         assert_eq!(error.errno, Errno::HOSTUNREACH, "{operation:?}: {error:?}");
         assert!(error.reason.contains("no endpoint listens"), "{}", error.reason);
         assert!(error.source_address.is_some() || error.flags.contains(Flags::RECV));
     }
     assert!(node.poll().is_none());
+    took
 }
 
 #[test]
@@ -79,7 +85,7 @@ fn nobody_on_another_host() {
 #[test]
 fn an_entry_works_when_somebody_comes_later() {
     let node = Node::with(&impatient());
-    let address: Address = Node::open().address();
+    let address = own_address();
     let to = node.insert(address);
     all_fail(&node, to, Wait::Polling);
     let late = Node::with(&NodeOptions::at(address));
@@ -97,23 +103,27 @@ fn an_entry_works_when_somebody_comes_later() {
 /// Somebody who comes within the patience for starting peers is waited for.
 #[test]
 fn a_peer_that_is_late_is_waited_for() {
-    let node = Node::open();
-    let address = Node::open().address();
-    let to = node.insert(address);
-    let late = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(100));
-        let late = Node::with(&NodeOptions::at(address));
+    // On a busy machine it may come too late.
+    unspoilt(|| {
+        let node = Node::open();
+        let address = own_address();
+        let to = node.insert(address);
+        let comes = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            Node::with(&NodeOptions::at(address))
+        });
+        // The call itself waits, a second at most.
+        let mut is_waited_for = node.endpoint.inject(&[3; 8], to).is_ok();
+        let late = comes.join().unwrap();
         late.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
-        late.within(PATIENCE, Wait::Polling).map(|done| done.well().length)
+        let (mut received, deadline) = (None, Instant::now() + PATIENCE);
+        while is_waited_for && received.is_none() {
+            is_waited_for = node.poll().is_none();
+            received = late.poll().map(|done| done.well().length);
+            assert!(Instant::now() < deadline);
+        }
+        received == Some(8)
     });
-    // The call itself waits, a second at most.
-    node.endpoint.inject(&[3; 8], to).unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while !late.is_finished() {
-        assert!(node.poll().is_none());
-        assert!(Instant::now() < deadline);
-    }
-    assert_eq!(late.join().unwrap(), Some(8));
 }
 
 /// What is injected waits for its first connection: once, however often nobody is there.
@@ -121,7 +131,7 @@ fn a_peer_that_is_late_is_waited_for() {
 fn who_goes_on_injecting_does_not_wait_each_time() {
     const CALLS: usize = 100;
     let node = Node::open();
-    let address = Node::open().address();
+    let address = own_address();
     let to = node.insert(address);
     let (start, errno) = (Instant::now(), Errno::HOSTUNREACH);
     let inject = || {

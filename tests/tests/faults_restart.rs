@@ -9,6 +9,7 @@ use kestrel_core::{
 use kestrel_tests::{
     node::{Done, Node, NodeOptions, Wait, says_gone},
     process::{Peer, child_role, eventually, listen_to_parent, say},
+    reserved::own_address,
     scale::{PATIENCE, scaled},
     traffic::{Mix, Operation, Traffic},
 };
@@ -133,8 +134,8 @@ fn expect_end(node: &Node, context: u64) -> Duration {
 fn a_restarted_peer_is_another_one() {
     let node = Node::open();
     let own = node.address().socket_addr();
-    // The address is chosen by the system, given back, and then used by one life after another.
-    let address = Node::open().address().socket_addr();
+    // Used by one life after another.
+    let address = own_address().socket_addr();
     let to = node.insert(address.into());
     let lives = scaled(5, 50, 200) as u64;
     let mut quickest = Duration::MAX;
@@ -193,7 +194,7 @@ fn a_process_that_opened_its_endpoint_anew_is_missed_when_it_dies() {
 fn missed_after() -> Duration {
     let node = Node::open();
     let own = node.address().socket_addr();
-    let address = Node::open().address().socket_addr();
+    let address = own_address().socket_addr();
     let to = node.insert(address.into());
     let receive = |context| {
         node.endpoint.receive_tagged(vec![0; 8], to, QUESTION, 0, context).unwrap();

@@ -2,7 +2,6 @@
 
 use std::{
     fmt::Debug,
-    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,6 +13,7 @@ use kestrel::{
     MemoryRegionAttributes, MemoryRegionMode, Piece, Pieces, ReceivePost, RmaPost, SendPost,
     SharedReceive, SharedTransmit, Sharing, Threshold, Work, objects,
 };
+use kestrel_tests::reserved::own_group;
 
 #[test]
 fn a_domain_for_one_thread_is_one_call() {
@@ -193,7 +193,7 @@ fn a_group_can_be_formatted() {
     endpoint.bind_address_vector(&peers).unwrap();
     endpoint.bind_event_queue(&events(), 1).unwrap();
     endpoint.enable().unwrap();
-    let group: SocketAddr = "239.77.8.9:7001".parse().unwrap();
+    let group = own_group().socket_addr();
     let group = endpoint.join(group.into(), Flags::empty()).unwrap();
     says(&group, &["Group {", "kind: Dgram"]);
 }
