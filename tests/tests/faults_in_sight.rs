@@ -199,7 +199,7 @@ fn who_is_killed_fails_what_waits_for_it() {
     }
     ends.sort();
     // A busy machine may keep us for longer now and then.
-    assert!(ends[ends.len() / 2] < WITHIN, "{ends:?}");
+    assert!(ends[(ends.len() - 1) * 9 / 10] < WITHIN, "{ends:?}");
 }
 
 /// A transport's copy has no order of its own, and there is only one where the receiver asks for it: also of what

@@ -361,8 +361,8 @@ fn deaths(count: usize, wait: Wait, driver: Driver) {
     assert!(survivor.messages > 0);
     survivor.ends.sort();
     // A busy machine may keep us for longer now and then.
-    let usual = survivor.ends[survivor.ends.len() / 2];
-    assert!(usual < WITHIN, "half of all ends come only {usual:?} after the death");
+    let usual = survivor.ends[(survivor.ends.len() - 1) * 9 / 10];
+    assert!(usual < WITHIN, "of ten ends one comes only {usual:?} after the death");
     assert_eq!(before.lanes, after.lanes);
     assert_eq!(before.pools, after.pools);
     let deadline = Instant::now() + PATIENCE;
