@@ -242,11 +242,11 @@ pub fn agree(
         kind => Some(offer(config, &name, kind)),
     };
     let offer = offer.ok_or_else(|| {
-        let (asked, offered) = (name, "domains that datagrams were found for".into());
+        let (asked, offered) = (name.clone(), "domains that datagrams were found for".into());
         vec![Rejection { field: "domain_attr->name", asked, offered }]
     })?;
-    let offer = match hints.domain.name.as_deref() {
-        Some(SHM_DOMAIN) => Wish::of(config, Some(hints), Asker::OfKestrel).offer(offer)?,
+    let offer = match &name[..] {
+        SHM_DOMAIN => Wish::of(config, Some(hints), Asker::OfKestrel).offer(offer)?,
         _ => offer,
     };
     negotiate(&offer, Some(hints), api_version)

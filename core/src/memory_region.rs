@@ -59,7 +59,7 @@ pub struct MemoryRegionAttributes<'a> {
     pub access: Flags,
     /// "Reserved for future use and must be 0."
     pub offset: u64,
-    /// Heeded unless the registry's mode has `PROV_KEY`.
+    /// Heeded unless the registry's mode has `PROV_KEY`, of what others reach: `access` has a `REMOTE_` flag.
     pub requested_key: u64,
     /// `RMA_EVENT`, `RMA_PMEM`, or nothing.
     pub flags: Flags,

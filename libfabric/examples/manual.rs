@@ -21,8 +21,14 @@ remote memory access and atomic operations are done in user space, without a sys
 const FEATURES: &str = r#".TP
 .B Addresses
 An endpoint that asks for no address listens at one of its domain's device or, over shared memory
-alone, at 127.0.0.1, at a port that is free. Endpoints of one host find each other by the address and
+alone, at one of 127.64.0.0/10 that the host chose, at a port that is free. Endpoints of one host find each other by the address and
 the port exactly as given, within one network namespace.
+.TP
+.B Domains
+One for each RDMA device, and kestrel-shm, which reaches this host alone. That one is found by who names
+it or kestrel (FI_PROVIDER, or the hints' provider, fabric or domain), sets FI_KESTREL_TRANSPORT to shm,
+asks for FI_LOCAL_COMM and not for FI_REMOTE_COMM, or for no capabilities. Where a device's domain fits,
+naming kestrel is not enough.
 .TP
 .B Progress
 FI_PROGRESS_MANUAL, unless FI_PROGRESS_AUTO is asked for.

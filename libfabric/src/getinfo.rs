@@ -110,7 +110,7 @@ fn find(
     let format = hints.as_ref().map_or(AddressFormat::Unspec, |hints| hints.address_format);
     let place = place(node.as_deref(), service.as_deref(), flags, format)?;
     // Rejections are logged there, one line each: also of hints beside others that nobody knows.
-    let asker = asker(asked, hints.as_ref());
+    let asker = asker(asked, hints.as_ref(), &instances);
     let found = discovery::discover_with(&config, version, asker, hints.as_ref(), place);
     let mut found = match found {
         Ok(found) if unknown.is_empty() => found,
@@ -127,14 +127,15 @@ fn find(
 }
 
 /// Whether the user or the program chose kestrel, by its name or by what is named in its answers.
-fn asker(asked: Option<&CInfo>, hints: Option<&Hints>) -> Asker {
+fn asker(asked: Option<&CInfo>, hints: Option<&Hints>, instances: &Instances) -> Asker {
     // SAFETY: libfabric passes valid hints.
     let fabric = asked.and_then(|asked| unsafe { asked.fabric_attr.as_ref() });
     // SAFETY: as above.
     let provider = fabric.and_then(|fabric| unsafe { hints::text(fabric.prov_name) });
     let names_fabric = hints.is_some_and(|hints| hints.fabric.name.as_deref() == Some(FABRIC));
     let is_named = |names: Option<String>| names.is_some_and(|names| names_us(&names));
-    match names_fabric || is_named(provider) || is_named(host::providers()) {
+    let has_ours = !instances.fabric.is_null();
+    match has_ours || names_fabric || is_named(provider) || is_named(host::providers()) {
         true => Asker::OfKestrel,
         false => Asker::OfAnybody,
     }

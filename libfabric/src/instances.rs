@@ -6,7 +6,7 @@
 
 use std::ptr::null_mut;
 
-use kestrel_core::info::{EndpointType, Info};
+use kestrel_core::info::{DomainAttributes, EndpointType, Info};
 
 use crate::{
     abi::fid::{FidDomain, FidFabric},
@@ -64,7 +64,10 @@ pub fn first_fabric() -> *mut FidFabric {
 /// addresses are written.
 pub fn serves(open: &Info, found: &Info) -> bool {
     let connected = |info: &Info| info.endpoint.kind == EndpointType::Msg;
-    open.domain == found.domain
+    // One that can do more serves as well.
+    let domain =
+        DomainAttributes { caps: open.domain.caps & found.domain.caps, ..open.domain.clone() };
+    domain == found.domain
         && open.address_format == found.address_format
         && connected(open) == connected(found)
 }

@@ -10,7 +10,8 @@ use std::{
 
 /// Where endpoints of this host and network namespace are that ask for no address: one of 127.64.0.0/10, which
 /// every host has, chosen by what tells hosts apart. Were all at 127.0.0.1, an endpoint of another host could have
-/// the name of one here, and who was told that name by mistake would speak to the wrong one.
+/// the name of one here, and who was told that name by mistake would speak to the wrong one. IPv6 has one such address
+/// alone, ::1, which is that of endpoints with addresses of FI_SOCKADDR_IN6.
 pub fn own_ip() -> IpAddr {
     static OWN: LazyLock<IpAddr> = LazyLock::new(|| {
         let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();

@@ -5,7 +5,7 @@
 //! each gets what it asked for.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -44,7 +44,8 @@ pub(crate) const PORT_ATTEMPTS: u32 = 64;
 pub struct StationOptions {
     /// The address to have; port 0 lets us choose one, and so does none.
     pub address: Option<SocketAddr>,
-    /// The IP address where `address` gives none, or an unspecified one.
+    /// The IP address where `address` gives none, or an unspecified one without a port. A port of any address is
+    /// one of the loopback address, where others look for it.
     pub default_ip: IpAddr,
     /// Endpoints with different keys refuse each other. At most 512 bytes.
     pub auth_key: Vec<u8>,
@@ -356,7 +357,11 @@ fn take_address(options: &StationOptions) -> Result<(Socket, SocketAddr), Statio
     let asked = options.address.unwrap_or(SocketAddr::new(options.default_ip, 0));
     let mut address = canonical(asked);
     if address.ip().is_unspecified() {
-        address.set_ip(options.default_ip.to_canonical());
+        address.set_ip(match (address.port(), address.ip()) {
+            (0, _) => options.default_ip.to_canonical(),
+            (_, IpAddr::V4(_)) => Ipv4Addr::LOCALHOST.into(),
+            (_, IpAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
+        });
     }
     if address.ip().is_unspecified() {
         return Err(StationError::NoAddress);

@@ -300,6 +300,21 @@ fn bad_options_are_named() {
     let wild = wild.unwrap();
     assert_eq!(wild.address().ip(), LOCAL);
     assert!(wild.address().port() >= 49152);
+    // A port of any address is looked for at the loopback address.
+    let default_ip = "127.0.0.9".parse().unwrap();
+    let open = |address: &str| {
+        let address = address.parse().ok();
+        Station::open(StationOptions { address, default_ip, ..options() })
+    };
+    let other = open("0.0.0.0:0").unwrap().address();
+    assert_eq!(other.ip(), default_ip);
+    for (any, own) in [("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")] {
+        // Each may be somebody's.
+        let opened =
+            (1025..1045).find_map(|port| Some((port, open(&format!("{any}:{port}")).ok()?)));
+        let (port, wild) = opened.expect("a port that nobody has");
+        assert_eq!(wild.address().to_string(), format!("{own}:{port}"));
+    }
     let six = "[::1]:0".parse().ok();
     let six = Station::open(StationOptions { address: six, ..options() }).unwrap();
     let mapped = "[::ffff:127.0.0.1]:0".parse().ok();

@@ -17,7 +17,10 @@ const BOTH: Flags = Flags::LOCAL_COMM.union(Flags::REMOTE_COMM);
 
 /// What is asked for, as far as it tells whether kestrel-shm is meant.
 pub(super) struct Wish {
-    caps: Flags,
+    /// No capabilities.
+    is_open: bool,
+    /// Who is to be reached, as far as anything says it: nothing, this host, others.
+    reach: Flags,
     /// The domain, or its transport alone.
     names_domain: bool,
     /// That, or kestrel.
@@ -29,12 +32,14 @@ impl Wish {
         let domain = hints.and_then(|hints| hints.domain.name.as_deref());
         let names_domain = domain == Some(SHM_DOMAIN) || config.transport == TransportChoice::Shm;
         let names_us = names_domain || asker == Asker::OfKestrel;
-        Wish { caps: hints.map_or(Flags::empty(), |hints| hints.caps), names_domain, names_us }
+        let is_open = hints.is_none_or(|hints| hints.caps.is_empty());
+        let reach = hints.map_or(Flags::empty(), |hints| (hints.caps | hints.domain.caps) & BOTH);
+        Wish { is_open, reach, names_domain, names_us }
     }
 
     /// Whether it is for all that there is, or for what this host has.
     fn is_for_all(&self) -> bool {
-        self.caps.is_empty() || self.caps & BOTH == Flags::LOCAL_COMM
+        self.is_open || self.reach == Flags::LOCAL_COMM
     }
 
     /// What kestrel-shm can do. "Providers that set FI_LOCAL_COMM but not FI_REMOTE_COMM, for example a shared
@@ -51,7 +56,7 @@ impl Wish {
                 offered: "kestrel, to who names it: kestrel-shm reaches this host alone".into(),
             }]);
         }
-        let knows = self.names_us && self.caps.contains(Flags::REMOTE_COMM);
+        let knows = self.names_us && self.reach.contains(Flags::REMOTE_COMM);
         Ok(if knows { offer } else { offer.of_one_host() })
     }
 

@@ -233,6 +233,11 @@ fn shared_memory_alone_is_for_who_asks_for_it() {
         let forced = Config { transport: TransportChoice::Shm, ..Config::default() };
         assert_eq!(ask(Asker::OfAnybody, caps, None, &forced), Ok(granted));
     }
+    // What a domain is asked for says it as well: who opens one may have narrowed the rest.
+    let mut narrowed = Hints::new().caps(Flags::MSG);
+    (narrowed.domain.name, narrowed.domain.caps) = (Some(SHM_DOMAIN.into()), TO_ALL);
+    let agreed = agree(&plain, ApiVersion::NATIVE, &narrowed).unwrap();
+    assert_eq!(agreed.domain.caps & TO_ALL, TO_ALL);
     assert_eq!(ask(Asker::OfAnybody, Flags::MSG | here, None, &plain), Ok(here));
     assert_eq!(ask(Asker::OfAnybody, Flags::empty(), None, &plain), Ok(here));
 }

@@ -29,7 +29,7 @@ pub fn own_address() -> Address {
 }
 
 /// The first of so many addresses whose ports follow each other. Their host is one of loopback's, which no
-/// other process has.
+/// other process of this PID namespace has.
 pub fn own_addresses(count: u16) -> Address {
     // Numbers of processes have 22 bits. It is neither 127.0.0.1 nor the last one.
     let own = u32::from(Ipv4Addr::new(127, 0, 0, 0)) | std::process::id() << 2 | 2;

@@ -12,7 +12,7 @@ use kestrel_tests::{
     node::{Done, Node, says_gone},
     process::{Peer, child_role, listen_to_parent, say},
     random::Random,
-    scale::{PATIENCE, scaled},
+    scale::{PATIENCE, mostly_take_less_than, scaled},
 };
 
 /// Of one packet, and long enough to be seen early.
@@ -197,9 +197,7 @@ fn who_is_killed_fails_what_waits_for_it() {
         listener.node.vector.remove(&[from]).unwrap();
         listener.hear_the_friend(FI_ADDR_UNSPEC);
     }
-    ends.sort();
-    // A busy machine may keep us for longer now and then.
-    assert!(ends[(ends.len() - 1) * 9 / 10] < WITHIN, "{ends:?}");
+    mostly_take_less_than(WITHIN, ends);
 }
 
 /// A transport's copy has no order of its own, and there is only one where the receiver asks for it: also of what

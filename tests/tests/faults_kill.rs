@@ -23,7 +23,7 @@ use kestrel_tests::{
     node::{Done, Node, NodeOptions, Wait, says_gone},
     process::{Peer, child_role, listen_to_parent, say},
     random::Random,
-    scale::{PATIENCE, scaled, takes_less_than},
+    scale::{PATIENCE, mostly_take_less_than, scaled, takes_less_than},
     traffic::{self, Mix, Operation, Traffic},
 };
 
@@ -359,10 +359,7 @@ fn deaths(count: usize, wait: Wait, driver: Driver) {
         survivor.messages, survivor.ends
     );
     assert!(survivor.messages > 0);
-    survivor.ends.sort();
-    // A busy machine may keep us for longer now and then.
-    let usual = survivor.ends[(survivor.ends.len() - 1) * 9 / 10];
-    assert!(usual < WITHIN, "of ten ends one comes only {usual:?} after the death");
+    mostly_take_less_than(WITHIN, std::mem::take(&mut survivor.ends));
     assert_eq!(before.lanes, after.lanes);
     assert_eq!(before.pools, after.pools);
     let deadline = Instant::now() + PATIENCE;

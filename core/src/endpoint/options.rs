@@ -300,7 +300,8 @@ impl DefaultFlags {
         if !options.capabilities.contains(Flags::MULTICAST) {
             transmits.remove(Flags::MULTICAST);
         }
-        let mut receives = RECEIVE_FLAGS.difference(CLAIM_FLAGS) | Flags::RECV;
+        let mut receives =
+            RECEIVE_FLAGS.difference(CLAIM_FLAGS | Flags::REMOTE_CQ_DATA) | Flags::RECV;
         if options.buffers() {
             // Its receives are posted tags, which have no buffer.
             receives.remove(Flags::MULTI_RECV);

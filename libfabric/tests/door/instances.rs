@@ -15,6 +15,8 @@ use crate::{
     world::{World, close, info},
 };
 
+const LOCAL_COMM: u64 = 1 << 51;
+const REMOTE_COMM: u64 = 1 << 52;
 /// FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY.
 const BASIC_EQUIVALENT: c_int = 1 << 4 | 1 << 5 | 1 << 6;
 
@@ -60,6 +62,10 @@ pub fn child() {
         assert_eq!(told(host, world.fabric, world.domain), of(world));
     }
     assert_eq!(told(host, first.fabric, second.domain), Err(code::NODATA));
+    let to_all = World::empty(host, |hints| hints.caps |= LOCAL_COMM | REMOTE_COMM);
+    let named = told(host, to_all.fabric, to_all.domain);
+    assert_eq!(named, of(&to_all), "one that was asked for more serves as well");
+    drop(to_all);
     // An instance that was opened otherwise serves nobody who asks for something else.
     // SAFETY: hints and answers have all attributes.
     unsafe {

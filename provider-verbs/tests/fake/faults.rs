@@ -190,7 +190,7 @@ fn no_buffer_is_lost(
             let tally = fabric.tally();
             tally.queue_pairs == 0 && tally.registered <= at_first
         });
-        at_first = fabric.tally().registered;
+        at_first = at_first.min(fabric.tally().registered);
     }
     connect(&mut one, &mut other, 0);
     stream(&mut one, &mut other, 0, 2000);

@@ -66,10 +66,14 @@ pub(super) fn grant(asked: Flags, offered: Flags) -> Flags {
     if granted.intersects(ONE_SIDED) && !granted.intersects(ONE_SIDED_DIRECTIONS) {
         granted |= offered & ONE_SIDED_DIRECTIONS;
     }
-    // Who is a target, and sends messages, may use others' memory as well: Charm++ asks for FI_REMOTE_READ alone,
-    // and reads. Who sends nothing has no queue for it.
-    if granted.intersects(ONE_SIDED) && granted.contains(Flags::SEND) {
-        granted |= offered & (Flags::READ | Flags::WRITE);
+    // Who asks to be a target alone, and sends messages, may use others' memory as well: Charm++ asks for
+    // FI_REMOTE_READ, and reads. Who sends nothing has no queue for it.
+    let initiates = Flags::READ | Flags::WRITE;
+    if granted.intersects(ONE_SIDED)
+        && granted.contains(Flags::SEND)
+        && !granted.intersects(initiates)
+    {
+        granted |= offered & initiates;
     }
     if !granted.intersects(ONE_SIDED_TARGET) {
         granted.remove(Flags::RMA_EVENT);
