@@ -17,8 +17,9 @@ use std::{
 
 use kestrel_core::address::Address;
 
-/// The first port of all. Those that are chosen for endpoints, and for connections, are above 32,767.
-const FIRST: u16 = 1024;
+/// The first port of all. Those that are chosen for endpoints, and for connections, are above 32,767, and from 1024
+/// on in the mock, which opens no thousand beside who is here.
+const FIRST: u16 = 2048;
 /// How many each process has, and how many processes may have so many of one host.
 const PORTS: u16 = 500;
 const SHARES: u16 = 60;
