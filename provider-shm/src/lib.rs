@@ -65,7 +65,7 @@ pub mod transport;
 
 pub use doorbell::{Doorbell, DoorbellError};
 pub use named_memory::{NamedMemory, NamedMemoryError};
-pub use own_ip::own_ip;
+pub use own_ip::{loopback_like, own_ip};
 pub use process::ProcessId;
 pub use provider::{ShmOptions, ShmProvider};
 pub use region::{

@@ -3,7 +3,7 @@
 use std::{
     fs,
     hash::{DefaultHasher, Hasher},
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::unix::fs::MetadataExt,
     sync::LazyLock,
 };
@@ -19,6 +19,15 @@ pub fn own_ip() -> IpAddr {
         ip_of(&boot, namespace)
     });
     *OWN
+}
+
+/// The loopback address of the same family: where a port of any address is, so that others who have the port alone
+/// find it.
+pub fn loopback_like(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    }
 }
 
 fn ip_of(boot: &[u8], namespace: u64) -> IpAddr {

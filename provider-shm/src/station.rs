@@ -5,7 +5,7 @@
 //! each gets what it asked for.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,6 +28,7 @@ use crate::control::{
     socket::{self, Socket},
 };
 use crate::doorbell::Doorbell;
+use crate::own_ip::loopback_like;
 use crate::process::{Life, ProcessId};
 use crate::region::{LaneMemory, PoolMemory, PoolView};
 use crate::sys;
@@ -357,10 +358,9 @@ fn take_address(options: &StationOptions) -> Result<(Socket, SocketAddr), Statio
     let asked = options.address.unwrap_or(SocketAddr::new(options.default_ip, 0));
     let mut address = canonical(asked);
     if address.ip().is_unspecified() {
-        address.set_ip(match (address.port(), address.ip()) {
-            (0, _) => options.default_ip.to_canonical(),
-            (_, IpAddr::V4(_)) => Ipv4Addr::LOCALHOST.into(),
-            (_, IpAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
+        address.set_ip(match address.port() {
+            0 => options.default_ip.to_canonical(),
+            _ => loopback_like(address.ip()),
         });
     }
     if address.ip().is_unspecified() {

@@ -226,7 +226,7 @@ fn senders_killed_in_the_middle_of_handshakes_leave_nothing() {
 #[test]
 fn connects_to_receivers_that_are_killed_end_in_one_event() {
     /// Of each of so many receivers at a time: a connect waits a while for somebody who listens no more.
-    const REQUESTS: u32 = 20;
+    const REQUESTS: usize = 20;
     let _alone = alone();
     let here = station();
     let before = open_descriptors();
@@ -237,10 +237,7 @@ fn connects_to_receivers_that_are_killed_end_in_one_event() {
         let mut requests = 0..;
         for (peer, round) in peers.iter_mut().zip(rounds) {
             let there = peer.ready();
-            requests
-                .by_ref()
-                .take(REQUESTS as usize)
-                .for_each(|request| here.connect(request, there));
+            requests.by_ref().take(REQUESTS).for_each(|request| here.connect(request, there));
             std::thread::sleep(Duration::from_micros(round * 7919 % 4_000));
             peer.kill();
         }

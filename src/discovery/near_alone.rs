@@ -68,7 +68,7 @@ impl Wish {
         let devices = found.iter().filter(|info| info.domain.name != SHM_DOMAIN);
         let served = devices.filter(|info| reach::is_on_the_way(info));
         let served: Vec<_> = served.map(|info| info.endpoint.kind).collect();
-        let is_left = |info: &mut Info| {
+        found.retain(|info| {
             let twice = info.domain.name == SHM_DOMAIN && served.contains(&info.endpoint.kind);
             if twice {
                 tracing::info!(
@@ -76,7 +76,6 @@ impl Wish {
                 );
             }
             !twice
-        };
-        found.retain_mut(is_left);
+        });
     }
 }

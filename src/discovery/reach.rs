@@ -1,13 +1,13 @@
 //! What reaches peers: shared memory, and each RDMA device; and at which addresses.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use kestrel_core::{
     address::{Address, AddressFormat},
     config::{Config, TransportChoice},
     info::{EndpointType, Hints, Info, Offer, Rejection},
 };
-use kestrel_shm::ShmOptions;
+use kestrel_shm::{ShmOptions, loopback_like};
 
 use super::{DiscoveryError, Place, SHM_DOMAIN};
 use crate::{
@@ -112,11 +112,7 @@ fn misplaced(field: &'static str, asked: impl ToString, offered: String) -> Reje
 /// anywhere is where shared memory is asked for.
 fn place_here(info: &mut Info) -> Result<(), Rejection> {
     if let Some(source) = info.source.filter(|source| !source.names_a_host()) {
-        let ip: IpAddr = match source.ip() {
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        };
-        info.source = Some(Address::new(ip, source.port()));
+        info.source = Some(Address::new(loopback_like(source.ip()), source.port()));
     }
     // A group has members on every host.
     let destination = info.destination.filter(|peer| !peer.ip().is_multicast());

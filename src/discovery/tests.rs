@@ -65,25 +65,11 @@ fn a_node_becomes_an_address_of_the_hints_format() {
     // Also what comes with an address that was resolved before.
     let mut hints = Hints::new().address_format(AddressFormat::In);
     let place = Some(Place::Peers(address("[2001:db8::1]:4711")));
-    let found = choose(
-        &machine(),
-        &Config::default(),
-        ApiVersion::NATIVE,
-        Asker::OfKestrel,
-        Some(&hints),
-        place,
-    );
+    let found = on_machine(Asker::OfKestrel, Some(&hints), place);
     assert!(found.unwrap_err().to_string().contains("dest_addr"));
     hints.address_format = AddressFormat::Unspec;
     hints.source = Some(address("192.0.2.1:0"));
-    let found = choose(
-        &machine(),
-        &Config::default(),
-        ApiVersion::NATIVE,
-        Asker::OfKestrel,
-        Some(&hints),
-        place,
-    );
+    let found = on_machine(Asker::OfKestrel, Some(&hints), place);
     assert_eq!(found.unwrap()[0].address_format, AddressFormat::SockAddr);
 }
 
@@ -107,6 +93,15 @@ fn machine() -> [Reach; 3] {
     [device("rxe0", &["192.0.2.1"]), device("rxe1", &["198.51.100.7", "2001:db8::7"]), Reach::Shm]
 }
 
+/// All that is found there.
+fn on_machine(
+    asker: Asker,
+    hints: Option<&Hints>,
+    place: Option<Place>,
+) -> Result<Vec<Info>, DiscoveryError> {
+    choose(&machine(), &Config::default(), ApiVersion::NATIVE, asker, hints, place)
+}
+
 /// The reliable endpoints to many peers that are found. The connected ones follow, in the same
 /// places, and then those of datagrams.
 fn find(hints: Option<&Hints>, place: Option<Place>) -> Vec<(String, Option<String>)> {
@@ -118,8 +113,7 @@ fn find_for(
     hints: Option<&Hints>,
     place: Option<Place>,
 ) -> Vec<(String, Option<String>)> {
-    let found = choose(&machine(), &Config::default(), ApiVersion::NATIVE, asker, hints, place);
-    let found = found.unwrap_or_default();
+    let found = on_machine(asker, hints, place).unwrap_or_default();
     let order = [EndpointType::Rdm, EndpointType::Msg, EndpointType::Dgram];
     let place = |info: &Info| order.iter().position(|&kind| kind == info.endpoint.kind);
     assert!(found.is_sorted_by_key(place), "what was there before comes first");
@@ -147,14 +141,8 @@ fn datagrams_are_found_by_who_asks_for_them() {
     assert_eq!(agree(&Config::default(), ApiVersion::NATIVE, &hints).as_ref(), Ok(info));
     assert!(discover(Some(&hints.clone().caps(Flags::TAGGED))).is_err());
     assert!(discover(Some(&hints.clone().max_msg_size(9 << 10))).is_err());
-    let all = choose(
-        &machine(),
-        &Config::default(),
-        ApiVersion::NATIVE,
-        Asker::OfKestrel,
-        Some(&Hints::new().endpoint_type(EndpointType::Dgram)),
-        None,
-    );
+    let datagrams = Hints::new().endpoint_type(EndpointType::Dgram);
+    let all = on_machine(Asker::OfKestrel, Some(&datagrams), None);
     let longest = all.unwrap().iter().map(|info| info.endpoint.max_msg_size).collect::<Vec<_>>();
     assert_eq!(longest, [960, 960, 8 << 10]);
     hints.domain.name = Some("nowhere".into());
@@ -177,10 +165,7 @@ fn a_device_reaches_all_so_it_comes_first() {
         told(SHM_DOMAIN, None),
     ];
     assert_eq!(find(None, None), all);
-    let found =
-        choose(&machine(), &Config::default(), ApiVersion::NATIVE, Asker::OfKestrel, None, None)
-            .unwrap();
-    for info in found {
+    for info in on_machine(Asker::OfKestrel, None, None).unwrap() {
         let expected = (info.domain.name != SHM_DOMAIN).then_some(info.domain.name);
         assert_eq!(info.nic.map(|nic| nic.name), expected);
     }
