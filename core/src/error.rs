@@ -54,6 +54,7 @@ errnos! {
     OPNOTSUPP = 95, "Operation not supported on transport endpoint";
     ADDRINUSE = 98, "Address already in use";
     ADDRNOTAVAIL = 99, "Cannot assign requested address";
+    NETDOWN = 100, "Network is down";
     NETUNREACH = 101, "Network is unreachable";
     CONNABORTED = 103, "Software caused connection abort";
     CONNRESET = 104, "Connection reset by peer";
@@ -66,6 +67,8 @@ errnos! {
     HOSTDOWN = 112, "Host is down";
     HOSTUNREACH = 113, "No route to host";
     ALREADY = 114, "Operation already in progress";
+    INPROGRESS = 115, "Operation now in progress";
+    REMOTEIO = 121, "Remote I/O error";
     CANCELED = 125, "Operation Canceled";
     KEYREJECTED = 129, "Key was rejected by service";
     OTHER = 256, "Unspecified error";

@@ -98,7 +98,11 @@ fn serve(provider: &VerbsProvider, own: Address) {
                 transport.adopt(peer, ticket);
                 transport.connect(peer, address);
             }
-            Some(TransportEvent::Died { peer } | TransportEvent::Closed { peer }) => {
+            Some(
+                TransportEvent::Died { peer }
+                | TransportEvent::Lost { peer, .. }
+                | TransportEvent::Closed { peer },
+            ) => {
                 transport.disconnect(peer);
                 waiting.retain(|(to, ..)| *to != peer);
             }

@@ -243,6 +243,7 @@ impl<F: Transport> Far<F> {
                 None
             }
             TransportEvent::Died { peer }
+            | TransportEvent::Lost { peer, .. }
             | TransportEvent::Closed { peer }
             | TransportEvent::Broken { peer, .. } => {
                 // Of a side that the peer has left since, it is no news.

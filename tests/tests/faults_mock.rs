@@ -64,7 +64,7 @@ fn a_refused_connection_fails_what_waits_and_the_next_send_tries_again() {
             world.nodes[0].send(pattern(1, length), 1, Some(1), context);
         }
         let refused = world.nodes[0].endpoint.inject(&[1; 8], 1);
-        assert_eq!(refused, Err(PostError::Unreachable { errno: Errno::CONNREFUSED }));
+        assert!(matches!(refused, Err(PostError::Unreachable { errno: Errno::CONNREFUSED, .. })));
         for context in 0..3 {
             let error = world.sent(0).bad(Errno::CONNREFUSED);
             assert_eq!((error.context, error.returned.unwrap().len()), (context, length));

@@ -43,7 +43,7 @@ fn until_all_fail(node: &Node, to: u64, wait: Wait) -> Duration {
     for length in [0, 8, 200, 1024] {
         match node.endpoint.inject(&vec![1; length], to) {
             Ok(()) => expected += 1,
-            Err(PostError::Unreachable { errno: Errno::HOSTUNREACH } | PostError::Again) => {}
+            Err(PostError::Unreachable { errno: Errno::HOSTUNREACH, .. } | PostError::Again) => {}
             Err(error) => panic!("{error}"),
         }
     }
@@ -138,7 +138,7 @@ fn who_goes_on_injecting_does_not_wait_each_time() {
         let answer = node.endpoint.inject(&[3; 8], to);
         let _ = node.poll();
         match answer {
-            Err(PostError::Unreachable { errno: why }) => why == errno,
+            Err(PostError::Unreachable { errno: why, .. }) => why == errno,
             Ok(()) | Err(PostError::Again) => false,
             Err(error) => panic!("{error}"),
         }

@@ -95,7 +95,7 @@ impl<P: Provider> Endpoint<P> {
         };
         let limit = count_max * call.datatype.size();
         match total {
-            0 => Err(PostError::LengthsDiffer { local: 0, remote: 0 }),
+            0 => Err(PostError::NoElements),
             length if length > limit => Err(PostError::TooLong { length, limit }),
             _ => Ok(()),
         }

@@ -1,6 +1,7 @@
 //! What can be wrong with a call on an endpoint.
 
 use crate::{
+    address::Address,
     address_vector::AddressVectorError,
     bind_count::BindError,
     domain::OpenError,
@@ -26,8 +27,10 @@ pub enum PostError {
     #[error("the endpoint is not connected")]
     NotConnected,
     /// The peer was not reached just now. Only calls that inject, and name no context, are refused so.
-    #[error("the peer is not reached: {errno:?}")]
+    #[error("{address} is not reached: {errno} ({})", .errno.name())]
     Unreachable {
+        /// The peer's.
+        address: Address,
         /// Why.
         errno: Errno,
     },
@@ -91,11 +94,18 @@ pub enum PostError {
         size: usize,
     },
     /// The operation does not exist in this form, or on this type.
-    #[error("{call:?} does not exist, or not where adapters play atomic operations")]
+    #[error(
+        "{operation:?} of {datatype:?} in the {form:?} form does not exist, or the device does not play it \
+         (FI_KESTREL_NIC_ATOMICS=exclusive: single elements of 8 bytes)",
+        operation = .call.operation, datatype = .call.datatype, form = .call.form
+    )]
     NoSuchAtomic {
         /// As given.
         call: AtomicCall,
     },
+    /// An atomic operation on nothing.
+    #[error("an atomic operation has one element at least")]
+    NoElements,
     /// The flags make no sense for this operation.
     #[error("flags {flags:?} do not fit the operation")]
     BadFlags {
@@ -167,7 +177,7 @@ impl HasErrno for PostError {
             PostError::OtherDomain { .. } => Errno::DOMAIN,
             PostError::NotAsWork { .. } => Errno::NOSYS,
             PostError::NotConnected => Errno::NOTCONN,
-            PostError::Unreachable { errno } => *errno,
+            PostError::Unreachable { errno, .. } => *errno,
             PostError::NotByOurKeys { .. } => Errno::NOKEY,
             PostError::UnknownAddress { .. }
             | PostError::NothingToPost
@@ -177,6 +187,7 @@ impl HasErrno for PostError {
             PostError::InjectTooLarge { .. } | PostError::TooLong { .. } => Errno::MSGSIZE,
             PostError::TooManyPieces { .. }
             | PostError::LengthsDiffer { .. }
+            | PostError::NoElements
             | PostError::BrokenElement { .. } => Errno::INVAL,
             PostError::NoSuchAtomic { .. } => Errno::OPNOTSUPP,
             PostError::BadFlags { .. } => Errno::BADFLAGS,

@@ -146,7 +146,7 @@ impl<T: Transport> Engine<T> {
             record.refused = Some((Instant::now(), record.parted));
         }
         match record.refused.filter(|&(at, _)| recently(at)) {
-            Some((_, errno)) => Err(PostError::Unreachable { errno }),
+            Some((_, errno)) => Err(PostError::Unreachable { address: record.address, errno }),
             None => Ok(()),
         }
     }

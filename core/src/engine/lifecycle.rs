@@ -44,6 +44,7 @@ impl<T: Transport> Engine<T> {
                     self.transport.recognize(peer, ticket);
                 }
                 TransportEvent::Died { peer } => self.peer_died(peer),
+                TransportEvent::Lost { peer, reason } => self.peer_lost(peer, &reason),
                 TransportEvent::Closed { peer } => self.peer_closed(peer),
                 TransportEvent::Broken { peer, reason } => self.peer_broke(peer, &reason),
             }
@@ -109,6 +110,14 @@ impl<T: Transport> Engine<T> {
         let why = died(self.peers[peer as usize].address);
         tracing::info!("{}", why.reason);
         self.part_with(peer, &why);
+    }
+
+    /// Nobody answers where the peer was, and all that came of what it had sent was delivered.
+    fn peer_lost(&mut self, peer: PeerIndex, what: &str) {
+        let address = self.peers[peer as usize].address;
+        let reason = format!("the connection to peer {address} was lost: {what}");
+        tracing::info!("{reason}");
+        self.part_with(peer, &Cause { errno: Errno::CONNRESET, reason });
     }
 
     /// The peer closed its endpoint, and all that it had sent was delivered.

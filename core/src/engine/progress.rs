@@ -82,14 +82,20 @@ impl Helper {
         units: Arc<DrivenUnits<P>>,
         cores: &[usize],
     ) -> Result<Helper, OpenError> {
+        let mut last = String::new();
         for &core in cores {
             match provider.claim_core(core) {
                 Ok(claim) => return Helper::spinning_on(provider, units, core, claim),
-                Err(taken) if taken.errno == Errno::BUSY => tracing::info!("{}", taken.reason),
+                Err(taken) if taken.errno == Errno::BUSY => {
+                    tracing::info!("{}", taken.reason);
+                    last = taken.reason;
+                }
                 Err(reason) => return Err(reason.into()),
             }
         }
-        tracing::warn!("FI_KESTREL_CORES: all of {cores:?} are taken; progress sleeps instead");
+        tracing::warn!(
+            "FI_KESTREL_CORES: none of {cores:?} can be had, and progress sleeps instead; the last one: {last}"
+        );
         Helper::sleeping(provider, units)
     }
 
@@ -147,7 +153,10 @@ fn pin(core: usize) -> Result<(), Cause> {
     if has_place && core_affinity::set_for_current(CoreId { id: core }) {
         return Ok(());
     }
-    let reason = format!("this process may not run on core {core}, or there is none");
+    let usable = core_affinity::get_core_ids().unwrap_or_default();
+    let usable: Vec<_> = usable.into_iter().map(|core| core.id).collect();
+    let reason =
+        format!("FI_KESTREL_CORES: this process may not run on core {core}; it may on {usable:?}");
     Err(Cause { errno: Errno::INVAL, reason })
 }
 

@@ -21,14 +21,19 @@ use crate::{
 /// How long an event waits for memory. Survivors are to know of a dead peer within a second.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// What goes on is said again after so long.
+const SAID_AGAIN: Duration = Duration::from_secs(10);
+
 /// A map looks at so many of the bytes beside its places at once, also at the last ones. Units: bytes.
 const GROUP: usize = 16;
 
 /// What is known of the memory that there is not.
 #[derive(Debug, Default)]
 pub(crate) struct Shortage {
-    /// It has been said that a message waits.
-    told: bool,
+    /// When it was last said that a message waits for memory.
+    told: Option<Instant>,
+    /// When it was last said that a peer waits since it has left too much behind.
+    told_left_behind: Option<Instant>,
     /// The last packet that found nothing of what is short is still in its lane.
     waits: bool,
     /// What finds nothing is dropped.
@@ -45,9 +50,9 @@ impl Shortage {
         self.put_off.as_ref().is_some_and(|&(_, of)| of == peer)
     }
 
-    /// Whether it is to be said that a message waits: once.
-    pub(crate) fn tells(&mut self) -> bool {
-        !self.drops && !std::mem::replace(&mut self.told, true)
+    /// Whether it is to be said that a peer waits since it has left too much behind.
+    pub(crate) fn tells_left_behind(&mut self) -> bool {
+        !self.drops && is_due(&mut self.told_left_behind)
     }
 
     /// Whether any event is put off.
@@ -64,6 +69,16 @@ impl Shortage {
             self.put_off = None;
         }
     }
+}
+
+/// Whether something that goes on is to be said, which was last said then: now it is.
+fn is_due(told: &mut Option<Instant>) -> bool {
+    let now = Instant::now();
+    let is_due = told.is_none_or(|at| now - at >= SAID_AGAIN);
+    if is_due {
+        *told = Some(now);
+    }
+    is_due
 }
 
 /// What one more entry makes a map grow by: mostly nothing. Units: bytes.
@@ -91,8 +106,12 @@ impl<T: Transport> Engine<T> {
     #[cold]
     fn lack_memory(&mut self, length: usize) {
         self.shortage.waits = true;
-        if self.shortage.tells() {
-            tracing::warn!(length, "no memory for an unexpected message: its sender waits");
+        let Shortage { drops, told, .. } = &mut self.shortage;
+        if !*drops && is_due(told) {
+            tracing::warn!(
+                endpoint = %self.transport.address(), length,
+                "no memory for an unexpected message: its sender waits"
+            );
         }
     }
 
@@ -139,7 +158,9 @@ impl<T: Transport> Engine<T> {
     /// Whose lane to us is over with an event, if it is.
     fn ends_lane_of(&self, event: &TransportEvent) -> Option<PeerIndex> {
         match *event {
-            TransportEvent::Died { peer } | TransportEvent::Closed { peer } => Some(peer),
+            TransportEvent::Died { peer }
+            | TransportEvent::Lost { peer, .. }
+            | TransportEvent::Closed { peer } => Some(peer),
             // Whom we cannot answer may have sent before.
             TransportEvent::Failed { peer, .. } => Some(peer),
             TransportEvent::Connected { peer, incarnation } => {

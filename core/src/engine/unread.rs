@@ -30,7 +30,7 @@ pub(crate) struct Unread {
     max: usize,
     /// A packet has been left where it is, and none has brought data since.
     waits: bool,
-    /// It has been said that one was, since the last was taken.
+    /// It has been said that one was, since the queue was last read to the half.
     told: bool,
     /// The lane at hand ends.
     pub(super) takes_all: bool,
@@ -62,27 +62,41 @@ impl<T: Transport> Engine<T> {
             Some(Kind::WritePart) => flags & wire::DATA != 0 && flags & wire::LAST != 0,
             _ => false,
         };
-        brings && self.is_unread()
+        brings && self.is_unread(arrival.peer)
     }
 
-    fn is_unread(&mut self) -> bool {
-        self.unread.waits = self.has_unread() && !self.unread.takes_all;
-        match self.unread.waits {
-            true => self.leave_unread(),
-            false => self.unread.told = false,
+    fn is_unread(&mut self, peer: PeerIndex) -> bool {
+        let (unread, max) = self.unread_of();
+        self.unread.waits = unread >= max && !self.unread.takes_all;
+        if self.unread.waits {
+            self.leave_unread(peer, unread);
+        } else if unread < max / 2 {
+            // Who keeps just behind would be told of each time that it has read one.
+            self.unread.told = false;
         }
         self.unread.waits
     }
 
-    fn has_unread(&self) -> bool {
+    /// Entries that nobody has read, and how many there may be.
+    fn unread_of(&self) -> (usize, usize) {
         let queue = self.setup.receive.queue.as_ref();
-        queue.is_some_and(|queue| queue.len() >= self.unread.max.max(queue.size()))
+        queue.map_or((0, usize::MAX), |queue| (queue.len(), self.unread.max.max(queue.size())))
+    }
+
+    fn has_unread(&self) -> bool {
+        let (unread, max) = self.unread_of();
+        unread >= max
     }
 
     #[cold]
-    fn leave_unread(&mut self) {
+    fn leave_unread(&mut self, peer: PeerIndex, unread: usize) {
         if !std::mem::replace(&mut self.unread.told, true) {
-            tracing::warn!("remote data waits: nobody reads the completion queue");
+            let address = self.peers[peer as usize].address;
+            tracing::warn!(
+                %address,
+                "remote data waits until the completion queue is read: {unread} entries are in it, as many \
+                 as FI_KESTREL_UNEXPECTED_BUDGET and its size allow"
+            );
         }
         // They would sleep until the bell rings.
         self.wake_sound_sleepers();

@@ -96,9 +96,13 @@ impl<T: Transport> Engine<T> {
         }
         flow.arrived -= cost;
         self.leave_for_the_moment();
-        if self.shortage.tells() {
+        if self.shortage.tells_left_behind() {
             let address = self.peers[peer as usize].address;
-            tracing::warn!(%address, "nobody has received what it left behind: what it sends waits");
+            tracing::warn!(
+                %address,
+                "nobody has received what it left behind when it went, and that is all that \
+                 FI_KESTREL_UNEXPECTED_BUDGET allows: what it sends waits"
+            );
         }
         true
     }

@@ -403,8 +403,9 @@ impl<T: Transport> Engine<T> {
             self.note_fetched(peer, index, word);
             self.finish_send(index);
         } else {
-            let reason = format!("the receiver gave the message up (error {errno})");
-            self.fail_send(index, &Cause { errno: Errno(errno as i32), reason });
+            let (address, errno) = (self.peers[peer as usize].address, Errno(errno as i32));
+            let reason = format!("{address} gave the message up: {errno} ({})", errno.name());
+            self.fail_send(index, &Cause { errno, reason });
         }
         // A fenced send may have waited for this.
         self.note_backlog(peer);

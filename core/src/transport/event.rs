@@ -44,6 +44,14 @@ pub enum TransportEvent {
         /// The peer.
         peer: PeerIndex,
     },
+    /// What connected us with the peer is over, without a word that this is in order; what became of the
+    /// peer nobody here knows. What it had published is still readable.
+    Lost {
+        /// The peer.
+        peer: PeerIndex,
+        /// What ended it.
+        reason: String,
+    },
     /// The peer closed its endpoint, or its end of a lane; its process lives on.
     /// What it had published is still readable.
     Closed {
@@ -74,6 +82,7 @@ impl TransportEvent {
     pub fn end_of(&self) -> Option<PeerIndex> {
         match *self {
             TransportEvent::Died { peer }
+            | TransportEvent::Lost { peer, .. }
             | TransportEvent::Closed { peer }
             | TransportEvent::Broken { peer, .. } => Some(peer),
             _ => None,

@@ -181,7 +181,7 @@ impl<V: Verbs> ControlThread<V> {
 
     fn drop_incoming(&mut self, id: u64, why: &str) {
         if let Some(incoming) = self.incoming.get(&id) {
-            tracing::info!(from = %incoming.from, "a connection was dropped: {why}");
+            tracing::info!(from = %incoming.from, "a connection was refused: {why}");
         }
         self.take_incoming(id);
     }

@@ -10,11 +10,18 @@ use crate::verbs::VerbsError;
 
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    #[error("no endpoint listens at {to} (looked for {waited:?})")]
+    #[error(
+        "no endpoint listens at {to} (looked for {} ms, however long FI_KESTREL_CONNECT_TIMEOUT is: it has \
+         to be there first)",
+        .waited.as_millis()
+    )]
     Nobody { to: SocketAddr, waited: Duration },
     #[error("{to} cannot be reached: {source}")]
     Route { to: SocketAddr, source: io::Error },
-    #[error("{to} did not answer within {after:?}; the last obstacle: {obstacle}")]
+    #[error(
+        "{to} did not answer within {} ms (FI_KESTREL_CONNECT_TIMEOUT); the last obstacle: {obstacle}",
+        .after.as_millis()
+    )]
     TimedOut { to: SocketAddr, after: Duration, obstacle: String },
     #[error("{to} refused: {reason}")]
     Refused { to: SocketAddr, reason: RejectReason },

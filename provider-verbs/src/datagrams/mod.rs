@@ -108,6 +108,8 @@ pub struct UdTransport<V: Verbs> {
     retired: Vec<Retired<V>>,
     /// The queue pair is in error until all that was posted has come back.
     failed: bool,
+    /// And it could not be made usable again, which has been said.
+    mute: bool,
     /// Threads that sleep, or are about to.
     armed: usize,
     either: EitherBell,
@@ -158,6 +160,7 @@ impl<V: Verbs> UdTransport<V> {
             events: VecDeque::new(),
             retired: Vec::new(),
             failed: false,
+            mute: false,
             armed: 0,
             either: parts.either,
             queue: ManuallyDrop::new(SendQueue::new(parts.queue_pair, SENDS_MAX)),

@@ -139,8 +139,7 @@ impl<V: Verbs> UdTransport<V> {
             StationEvent::Disconnected { .. } | StationEvent::Probe => {}
             StationEvent::Lost { link, reason } => {
                 if let Some(peer) = self.links.remove(&link) {
-                    tracing::debug!(peer, "a peer was lost: {reason}");
-                    self.tell(TransportEvent::Died { peer });
+                    self.tell(TransportEvent::Lost { peer, reason });
                 }
             }
             // Of reliable endpoints alone.

@@ -96,8 +96,12 @@ impl<V: Verbs> UdTransport<V> {
             // Nothing more comes to it.
             while self.poll_receives() {}
             match self.queue.renew() {
-                Ok(()) => self.failed = false,
-                Err(error) => tracing::debug!("the queue pair stays in error: {error}"),
+                Ok(()) => (self.failed, self.mute) = (false, false),
+                Err(error) if !std::mem::replace(&mut self.mute, true) => {
+                    let address = self.address;
+                    tracing::warn!(%address, "no datagram leaves: its queue pair cannot be reset: {error}");
+                }
+                Err(_) => {}
             }
         }
     }

@@ -42,10 +42,12 @@ impl<V: Verbs> RcTransport<V> {
         self.events.push_back(Told { event, end: None });
     }
 
-    /// The peer's connection is over: it was closed in order, or it died.
-    pub(super) fn tell_end(&mut self, peer: PeerIndex, in_order: bool) {
-        let (closed, died) = (TransportEvent::Closed { peer }, TransportEvent::Died { peer });
-        self.tell(if in_order { closed } else { died });
+    /// The peer's connection is over: it was closed in order, or it was lost.
+    pub(super) fn tell_end(&mut self, peer: PeerIndex, in_order: bool, lost: impl Into<String>) {
+        self.tell(match in_order {
+            true => TransportEvent::Closed { peer },
+            false => TransportEvent::Lost { peer, reason: lost.into() },
+        });
     }
 
     pub(super) fn next_event(&mut self) -> Option<TransportEvent> {
@@ -100,7 +102,7 @@ impl<V: Verbs> RcTransport<V> {
             }
             StationEvent::Disconnected { link } => {
                 if let Some((peer, in_order)) = self.managed_end(link) {
-                    self.tell_end(peer, in_order);
+                    self.tell_end(peer, in_order, "its process is gone, or gave it up");
                     self.learn_what_went();
                 }
             }
@@ -110,8 +112,7 @@ impl<V: Verbs> RcTransport<V> {
             }
             StationEvent::Lost { link, reason } => {
                 if let Some(peer) = self.peer_of_link(link) {
-                    tracing::debug!(peer, "a connection was lost: {reason}");
-                    self.tell(TransportEvent::Died { peer });
+                    self.tell(TransportEvent::Lost { peer, reason });
                     self.learn_what_went();
                 }
             }

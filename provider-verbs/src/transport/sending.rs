@@ -211,10 +211,15 @@ impl<V: Verbs> RcTransport<V> {
             return;
         }
         if status == Status::RETRIES_EXCEEDED || status == Status::FLUSHED {
-            tracing::info!(peer, "a connection failed: {status}");
             // What the manager has to say of it may be on its way, or lost.
             let in_order = self.had_last_word(owner);
-            return self.tell_end(peer, in_order);
+            let silent = match status {
+                Status::RETRIES_EXCEEDED => {
+                    "; FI_KESTREL_PEER_TIMEOUT is how long a peer may be silent"
+                }
+                _ => "",
+            };
+            return self.tell_end(peer, in_order, format!("{status}{silent}"));
         }
         let reason = format!("the connection failed: {status}");
         let reason = Cause { errno: Errno::CONNABORTED, reason };

@@ -88,6 +88,7 @@ impl Node {
                 }
                 TransportEvent::Overheard { .. } => unreachable!("nobody joins a group"),
                 TransportEvent::Died { peer }
+                | TransportEvent::Lost { peer, .. }
                 | TransportEvent::Closed { peer }
                 | TransportEvent::Broken { peer, .. } => {
                     self.drain(peer);

@@ -148,7 +148,12 @@ fn a_failed_send_ends_the_connection_and_the_next_one_works() {
                 pushed += 1;
             }
             match event(&mut one) {
-                TransportEvent::Died { peer: 0 } => assert!(!broken.contains(&status)),
+                TransportEvent::Lost { peer: 0, reason } => {
+                    assert!(!broken.contains(&status));
+                    assert!(reason.starts_with(&status.to_string()), "{reason}");
+                    let silent = status == Status::RETRIES_EXCEEDED;
+                    assert_eq!(reason.contains("FI_KESTREL_PEER_TIMEOUT"), silent, "{reason}");
+                }
                 TransportEvent::Broken { peer: 0, reason } => {
                     assert!(broken.contains(&status));
                     assert_eq!(reason.errno, Errno::CONNABORTED);

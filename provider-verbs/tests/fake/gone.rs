@@ -44,7 +44,7 @@ impl Pair {
     fn part(&mut self) {
         for end in [&mut self.victim, &mut self.other] {
             let ended = event(end);
-            assert!(matches!(ended, TransportEvent::Died { peer: 0 }), "{ended:?}");
+            assert!(matches!(ended, TransportEvent::Lost { peer: 0, .. }), "{ended:?}");
             end.disconnect(0);
         }
     }
@@ -129,6 +129,6 @@ fn datagrams_end_with_their_device() {
     ours.device().remove();
     for end in [&mut one, &mut other] {
         let ended = event(end);
-        assert!(matches!(ended, TransportEvent::Died { peer: 0 }), "{ended:?}");
+        assert!(matches!(ended, TransportEvent::Lost { peer: 0, .. }), "{ended:?}");
     }
 }

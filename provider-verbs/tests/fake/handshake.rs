@@ -176,7 +176,7 @@ fn a_connection_that_ends_is_told_from_one_that_is_closed() {
         }
         drop(raw);
         match (event(&mut scene.victim), in_order) {
-            (TransportEvent::Died { peer: 3 }, false) => {}
+            (TransportEvent::Lost { peer: 3, .. }, false) => {}
             (TransportEvent::Closed { peer: 3 }, true) => {}
             other => panic!("{other:?}"),
         }

@@ -66,7 +66,7 @@ fn a_last_word_that_lies_there_counts() {
     go_on(&provider, since);
     adopt(&mut victim, 3);
     drop(raw);
-    assert!(matches!(event(&mut victim), TransportEvent::Died { peer: 3 }));
+    assert!(matches!(event(&mut victim), TransportEvent::Lost { peer: 3, .. }));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_last_word_through_the_manager_that_lies_there_counts() {
     go_on(&provider, since);
     adopt(&mut victim, 3);
     drop(id);
-    assert!(matches!(event(&mut victim), TransportEvent::Died { peer: 3 }));
+    assert!(matches!(event(&mut victim), TransportEvent::Lost { peer: 3, .. }));
 }
 
 /// No host answers for its GID. Looking for it again at once would hold all others up once more.

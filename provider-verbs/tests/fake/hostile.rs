@@ -297,7 +297,7 @@ fn a_host_has_so_many_senders_of_datagrams() {
     // Who goes makes room.
     drop(heard.pop());
     let ended = event(&mut hearer);
-    assert!(matches!(ended, TransportEvent::Died { .. }), "{ended:?}");
+    assert!(matches!(ended, TransportEvent::Lost { .. }), "{ended:?}");
     assert!(matches!(ask(HEARD_MAX + 1).1, Message::Accept(_)));
 }
 

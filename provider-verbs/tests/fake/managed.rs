@@ -47,7 +47,7 @@ fn an_end_in_order_is_told_from_a_death() {
     id.establish().unwrap();
     adopt(&mut scene.victim, 3);
     drop(id);
-    assert!(matches!(event(&mut scene.victim), TransportEvent::Died { peer: 3 }));
+    assert!(matches!(event(&mut scene.victim), TransportEvent::Lost { peer: 3, .. }));
 }
 
 /// What a peer has written is told, also where its goodbye overtakes that: it goes another way.
@@ -173,8 +173,8 @@ fn a_silent_peer_is_asked_for_a_sign_of_life() {
     let mut scene = scene();
     stream(&mut scene.friend, &mut scene.victim, 0, 10);
     scene.fabric.break_queue_pairs();
-    assert!(matches!(event(&mut scene.friend), TransportEvent::Died { peer: 0 }));
-    assert!(matches!(event(&mut scene.victim), TransportEvent::Died { peer: 0 }));
+    assert!(matches!(event(&mut scene.friend), TransportEvent::Lost { peer: 0, .. }));
+    assert!(matches!(event(&mut scene.victim), TransportEvent::Lost { peer: 0, .. }));
 }
 
 #[test]

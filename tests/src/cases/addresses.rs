@@ -302,7 +302,7 @@ pub fn nobody_there_is_an_error_of_the_operation<P: Provider>(bed: &Bed<P>) {
     match world.nodes[0].endpoint.inject(&[1], to) {
         Ok(()) => drop(world.sent(0).bad(Errno::HOSTUNREACH)),
         Err(refused) => {
-            assert_eq!(refused, PostError::Unreachable { errno: Errno::HOSTUNREACH });
+            assert!(matches!(refused, PostError::Unreachable { errno: Errno::HOSTUNREACH, .. }));
             world.poll(1);
             world.nothing_more();
         }
