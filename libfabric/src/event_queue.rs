@@ -11,7 +11,7 @@ use kestrel_core::{
     bind_count::BindCount,
     engine::sleep::rest,
     error::Errno,
-    event_queue::{ErrorEvent, Event, EventQueue, EventQueueAttributes, EventRead, EventWait},
+    event_queue::{Event, EventQueue, EventQueueAttributes, EventRead, EventWait},
     flags::Flags,
     info::ApiVersion,
 };
@@ -26,9 +26,9 @@ use crate::{
     connection_request, fabric,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done, guarded},
+    reasons::Reasons,
     wait_set::{self, Membership},
     waiting::{self, Armed, Outside, Signal, WaitKind, Waitable},
-    words,
 };
 
 /// What we keep of an event queue.
@@ -40,8 +40,9 @@ pub struct State {
     wait_obj: u32,
     version: ApiVersion,
     uses: Arc<BindCount>,
-    /// The error read last, whose data is "available until the next time the EQ is read".
-    last_error: Mutex<Option<ErrorEvent>>,
+    /// The data of the error read last, "available until the next time the EQ is read", and the reasons of
+    /// more.
+    errors: Mutex<(Vec<u8>, Reasons)>,
     /// Dropped with the queue: it then leaves its wait set.
     _set: Option<Membership>,
     _fabric: Use,
@@ -203,7 +204,7 @@ pub unsafe extern "C" fn open(
             // SAFETY: C passes an open fabric.
             version: unsafe { fabric::version(fabric) },
             uses: Arc::default(),
-            last_error: Mutex::default(),
+            errors: Mutex::default(),
             _set: set,
             _fabric: Use::of(&parent.uses)?,
         };
@@ -381,10 +382,11 @@ unsafe extern "C" fn readerr(eq: *mut FidEq, buffer: *mut EqErrEntry, flags: u64
         entry.context = error.context as *mut c_void;
         entry.data = error.data;
         entry.err = error.error.0;
-        entry.prov_errno = error.error.0;
         // Nothing in here panics half-way.
-        let mut last = state.last_error.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = &mut last.insert(error).error_data;
+        let mut errors = state.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kept, reasons) = &mut *errors;
+        entry.prov_errno = reasons.keep(error.error, &error.reason);
+        *kept = error.error_data;
         // "If err_data_size is 0 on input, or the fabric was opened with release < 1.5, then any
         // buffer referenced by err_data will be ignored on input."
         let given = if state.version < ApiVersion::new(1, 5) { 0 } else { entry.err_data_size };
@@ -427,7 +429,7 @@ unsafe extern "C" fn write(
     })
 }
 
-/// The reason of the error that was read last, or what its number means.
+/// The reason behind a `prov_errno` of this queue, or what its number means.
 unsafe extern "C" fn strerror(
     eq: *mut FidEq,
     prov_errno: c_int,
@@ -437,10 +439,8 @@ unsafe extern "C" fn strerror(
 ) -> *const c_char {
     // SAFETY: C passes an open queue, and a buffer of that length or null.
     unsafe {
-        let last = object::state(eq).last_error.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = last.as_ref().filter(|last| last.error.0 == prov_errno);
-        let reason = last.map(|last| &*last.reason).filter(|reason| !reason.is_empty());
-        words::tell(reason.unwrap_or(Errno(prov_errno).text()), buffer, length)
+        let errors = object::state(eq).errors.lock().unwrap_or_else(PoisonError::into_inner);
+        errors.1.tell(prov_errno, buffer, length)
     }
 }
 

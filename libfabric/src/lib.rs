@@ -41,6 +41,7 @@ pub mod object;
 pub mod outcome;
 mod per_process;
 mod raw_keys;
+mod reasons;
 mod refused;
 pub mod waiting;
 pub mod words;

@@ -14,19 +14,18 @@ use crate::{
     abi::{attributes::CqErrEntry, fid::FidCq},
     address, object,
     outcome::{Failure, guarded},
-    words,
+    reasons::Reasons,
 };
 
 /// Since when an entry has the size of its error data, and the peer's address.
 const HAS_DATA_SIZE: ApiVersion = ApiVersion::new(1, 5);
 const HAS_SOURCE: ApiVersion = ApiVersion::new(1, 20);
 
-/// The error that was read last.
+/// What stays of errors that were read.
 #[derive(Default)]
-pub struct Last {
-    errno: i32,
-    reason: String,
-    /// The peer's address, where an error says that it is not in the address vector.
+pub struct Kept {
+    reasons: Reasons,
+    /// Of the last one: the peer's address, where an error says that it is not in the address vector.
     data: Vec<u8>,
 }
 
@@ -63,30 +62,24 @@ pub unsafe extern "C" fn read(cq: *mut FidCq, place: *mut CqErrEntry, flags: u64
             entry.assume_init()
         };
         // Nothing in here panics half-way.
-        let mut last = state.last_error.lock().unwrap_or_else(PoisonError::into_inner);
-        *last = Last::of(&error, state.address_format);
+        let mut kept = state.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.data = error_data(&error, state.address_format);
         // SAFETY: the caller's own buffer, if it has one, has the size that it says.
-        unsafe { fill(&mut entry, &error, &mut last, known) };
+        unsafe { fill(&mut entry, &error, &mut kept, known) };
         // SAFETY: as above.
         unsafe { place.cast::<u8>().copy_from_nonoverlapping((&raw const entry).cast(), known) };
         Ok(1)
     })
 }
 
-impl Last {
-    fn of(error: &ErrorEntry, format: AddressFormat) -> Last {
-        let unknown = error.source_address.filter(|_| error.errno == Errno::ADDRNOTAVAIL);
-        Last {
-            errno: error.errno.0,
-            reason: error.reason.clone(),
-            data: unknown.map(|unknown| address::write(format, &unknown)).unwrap_or_default(),
-        }
-    }
+fn error_data(error: &ErrorEntry, format: AddressFormat) -> Vec<u8> {
+    let unknown = error.source_address.filter(|_| error.errno == Errno::ADDRNOTAVAIL);
+    unknown.map(|unknown| address::write(format, &unknown)).unwrap_or_default()
 }
 
 /// # Safety
 /// The entry's error data, if it has some, is valid for writes of its size.
-unsafe fn fill(entry: &mut CqErrEntry, error: &ErrorEntry, last: &mut Last, known: usize) {
+unsafe fn fill(entry: &mut CqErrEntry, error: &ErrorEntry, kept: &mut Kept, known: usize) {
     entry.op_context = error.context as *mut c_void;
     entry.flags = error.flags.bits();
     entry.len = error.length as usize;
@@ -95,24 +88,24 @@ unsafe fn fill(entry: &mut CqErrEntry, error: &ErrorEntry, last: &mut Last, know
     entry.tag = error.tag;
     entry.olen = error.overflow as usize;
     entry.err = error.errno.0;
-    entry.prov_errno = error.errno.0;
+    entry.prov_errno = kept.reasons.keep(error.errno, &error.reason);
     entry.src_addr = error.source;
     let has_size = known > offset_of!(CqErrEntry, err_data_size);
     if has_size && entry.err_data_size > 0 && !entry.err_data.is_null() {
-        entry.err_data_size = entry.err_data_size.min(last.data.len());
+        entry.err_data_size = entry.err_data_size.min(kept.data.len());
         let target = entry.err_data.cast::<u8>();
         // SAFETY: the caller vouches for it.
-        unsafe { target.copy_from_nonoverlapping(last.data.as_ptr(), entry.err_data_size) };
+        unsafe { target.copy_from_nonoverlapping(kept.data.as_ptr(), entry.err_data_size) };
     } else {
         // "If err_data_size is 0 on input … the provider's buffer", until the next read.
-        let data = &mut last.data;
+        let data = &mut kept.data;
         entry.err_data =
             if data.is_empty() { std::ptr::null_mut() } else { data.as_mut_ptr().cast() };
         entry.err_data_size = data.len();
     }
 }
 
-/// The reason of the error that was read last, or what its number means.
+/// The reason behind a `prov_errno` of this queue, or what its number means.
 pub unsafe extern "C" fn describe(
     cq: *mut FidCq,
     prov_errno: c_int,
@@ -122,10 +115,7 @@ pub unsafe extern "C" fn describe(
 ) -> *const c_char {
     // SAFETY: C passes an open queue, and a buffer of that length or null.
     unsafe {
-        let last = object::state(cq).last_error.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.errno == prov_errno && !last.reason.is_empty() {
-            return words::tell(&last.reason, buffer, length);
-        }
-        words::tell(Errno(prov_errno).text(), buffer, length)
+        let kept = object::state(cq).errors.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.reasons.tell(prov_errno, buffer, length)
     }
 }

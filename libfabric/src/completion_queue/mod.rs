@@ -47,8 +47,8 @@ pub struct State {
     version: ApiVersion,
     /// How addresses are written on its domain.
     address_format: AddressFormat,
-    /// The error read last, for `fi_cq_strerror`.
-    last_error: Mutex<error::Last>,
+    /// Of errors that were read, for `fi_cq_strerror`.
+    errors: Mutex<error::Kept>,
     _set: Option<Membership>,
     _domain: Use,
 }
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn open(
             wait_obj: attr.wait_obj,
             version: parent.version,
             address_format: parent.address_format(),
-            last_error: Mutex::default(),
+            errors: Mutex::default(),
             _set: membership,
             _domain: Use::of(&parent.uses)?,
         };

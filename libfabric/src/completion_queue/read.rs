@@ -17,6 +17,7 @@ use crate::{
     abi::{Refusal, constants::NOSYS, control::OpsCq, fid::FidCq},
     object,
     outcome::{Failure, done, guarded, refused_argument},
+    per_process::PerProcess,
     waiting,
 };
 
@@ -64,8 +65,18 @@ fn answer(outcome: Result<usize, ReadError>) -> isize {
     match outcome {
         Ok(count) => count as isize,
         Err(ReadError::Empty) => -(Errno::AGAIN.0 as isize),
-        Err(error) => isize::refusal(error.errno().0),
+        Err(error) => refusal(error),
     }
+}
+
+/// Whoever polls in a forked child would never learn why nothing comes.
+#[cold]
+fn refusal(error: ReadError) -> isize {
+    static TOLD: PerProcess<bool> = PerProcess::new();
+    if error == ReadError::ForkedChild && !std::mem::replace(&mut *TOLD.lock(), true) {
+        tracing::warn!("fi_cq_read: {error}");
+    }
+    isize::refusal(error.errno().0)
 }
 
 /// Flags of what came from a peer.

@@ -127,7 +127,7 @@ unsafe fn post_message(
 ) -> isize {
     // SAFETY: the caller vouches for it.
     let (state, msg) = unsafe { (post::state(ep), msg.as_ref()) };
-    let Some(msg) = msg else { return post::bad_list() };
+    let Some(msg) = msg else { return post::no_message() };
     let flags = Flags::from_bits_retain(flags);
     // SAFETY: as above.
     unsafe { with_post(msg, form, compare, results, flags, |post| start(state, post)) }

@@ -139,7 +139,15 @@ pub unsafe fn elements(buffer: *const c_void, count: usize, size: usize) -> Piec
 /// What a list that cannot be taken is answered with.
 #[cold]
 pub fn bad_list() -> isize {
-    refused_argument("a null buffer, or more buffers than iov_limit")
+    refused_argument(&format!(
+        "a null list of buffers, one of more than {IOV_LIMIT} (iov_limit), or a null buffer with a length"
+    ))
+}
+
+/// What a `…msg` call without its message is answered with.
+#[cold]
+pub fn no_message() -> isize {
+    refused_argument("msg is null")
 }
 
 /// Sends one buffer with the endpoint's default flags, and remote data if there is some.

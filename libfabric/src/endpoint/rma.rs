@@ -149,7 +149,7 @@ unsafe fn with_message(
 ) -> isize {
     // SAFETY: the caller vouches for all of it.
     let (state, msg) = unsafe { (post::state(ep), msg.as_ref()) };
-    let Some(msg) = msg else { return post::bad_list() };
+    let Some(msg) = msg else { return post::no_message() };
     // SAFETY: as above.
     unsafe {
         with_post(msg, state.lists(), Flags::from_bits_retain(flags), |post| start(state, post))

@@ -83,7 +83,7 @@ unsafe extern "C" fn recvmsg<H: Header<State: Receives>>(
 ) -> isize {
     // SAFETY: as said above; the message is valid or null.
     unsafe {
-        let Some(msg) = msg.as_ref() else { return post::bad_list() };
+        let Some(msg) = msg.as_ref() else { return post::no_message() };
         post::receive_message(receiver::<H>(ep), msg, Tag::new(msg.tag, msg.ignore), flags)
     }
 }
@@ -123,7 +123,7 @@ unsafe extern "C" fn sendv(
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
     // SAFETY: as said above; the message is valid or null.
     unsafe {
-        let Some(msg) = msg.as_ref() else { return post::bad_list() };
+        let Some(msg) = msg.as_ref() else { return post::no_message() };
         post::send_message(post::state(ep), msg, Tag::new(msg.tag, 0), flags)
     }
 }

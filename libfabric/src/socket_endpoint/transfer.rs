@@ -14,7 +14,7 @@ use crate::{
         message::Msg,
         transfer::OpsMsg,
     },
-    endpoint::post::{List, bad_list},
+    endpoint::post::{List, bad_list, no_message},
     object,
     outcome::guarded,
 };
@@ -88,7 +88,7 @@ unsafe extern "C" fn sendv(
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
     // SAFETY: as said above; the message is valid or null.
     unsafe {
-        let Some(msg) = msg.as_ref() else { return bad_list() };
+        let Some(msg) = msg.as_ref() else { return no_message() };
         let list = (msg.msg_iov, msg.iov_count);
         send_list(ep, list, msg.addr, Flags::from_bits_retain(flags))
     }
@@ -131,7 +131,7 @@ unsafe extern "C" fn recvv(
 unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
     // SAFETY: as said above; the message is valid or null.
     unsafe {
-        let Some(msg) = msg.as_ref() else { return bad_list() };
+        let Some(msg) = msg.as_ref() else { return no_message() };
         let list = (msg.msg_iov, msg.iov_count);
         receive_list(ep, list, Flags::from_bits_retain(flags))
     }

@@ -309,7 +309,7 @@ pub fn read_error(eq: *mut FidEq) -> (i32, Vec<u8>) {
         }
         let mut entry: EqErrEntry = std::mem::zeroed();
         assert!((ops.readerr)(eq, &raw mut entry, 0) > 0);
-        assert_eq!(entry.prov_errno, entry.err);
+        assert_eq!(entry.prov_errno & 0xffff, entry.err, "and which reason it has above");
         let data: &[u8] = match entry.err_data_size {
             0 => &[],
             size => std::slice::from_raw_parts(entry.err_data.cast(), size),
