@@ -1,15 +1,15 @@
 //! What the environment asks for: the table of `kestrel_core::config`, turned
 //! into the options of the crates below.
 
-use std::time::Duration;
+use std::{sync::Once, time::Duration};
 
 use kestrel_core::{
-    config::{Config, ConfigError, TransportChoice},
+    config::{Config, ConfigError, PARAMETERS, PREFIX, Parameter, TransportChoice},
     domain::{DomainOptions, ProgressMode},
     error::{Errno, HasErrno},
     info::Progress,
 };
-use kestrel_shm::ShmOptions;
+use kestrel_shm::{ShmOptions, copy::Copier};
 
 /// Parameters that have values which cannot be used, all of them.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -22,12 +22,58 @@ impl HasErrno for BadSettings {
     }
 }
 
-/// The parameters as the process's environment gives them.
+/// The parameters as the process's environment gives them. The first call warns of variables whose names
+/// begin as theirs do and are none.
+///
+/// # Errors
+/// As [`from_lookup`].
+pub fn from_environment() -> Result<Config, BadSettings> {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(warn_of_unknown);
+    from_lookup(|name| std::env::var(name).ok())
+}
+
+/// The parameters as `lookup` gives them, held against this machine.
 ///
 /// # Errors
 /// [`BadSettings`] names each bad parameter, its value and what is allowed.
-pub fn from_environment() -> Result<Config, BadSettings> {
-    Config::from_lookup(|name| std::env::var(name).ok()).map_err(BadSettings)
+pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Config, BadSettings> {
+    let config = Config::from_lookup(&lookup).map_err(BadSettings)?;
+    if config.transport == TransportChoice::Verbs {
+        return Ok(config);
+    }
+    let copy = Copier::choose(config.copy).err().and_then(|why| {
+        ConfigError::of("FI_KESTREL_COPY", config.copy.to_owned(), why.to_string())
+    });
+    let lane_chunks = shm_options(&config).lane_chunks_misfit().and_then(|why| {
+        let given = lookup("FI_KESTREL_LANE_CHUNKS").unwrap_or_default();
+        ConfigError::of("FI_KESTREL_LANE_CHUNKS", given, why)
+    });
+    let bad: Vec<_> = copy.into_iter().chain(lane_chunks).collect();
+    if bad.is_empty() { Ok(config) } else { Err(BadSettings(bad)) }
+}
+
+/// Logs each variable of the environment that somebody seems to have taken for a parameter.
+pub fn warn_of_unknown() {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for unknown in names.filter_map(|name| unknown(&name)) {
+        tracing::warn!("{unknown}");
+    }
+}
+
+/// What is to be said of a variable that begins as parameters do, and is none.
+fn unknown(name: &str) -> Option<String> {
+    let is_ours = |parameter: &Parameter| parameter.name == name;
+    if !name.starts_with(PREFIX) || PARAMETERS.iter().any(is_ours) {
+        return None;
+    }
+    let distance = |parameter: &&Parameter| strsim::osa_distance(parameter.name, name);
+    let meant = PARAMETERS.iter().min_by_key(distance).filter(|near| distance(near) <= 3);
+    let advice = match meant {
+        Some(meant) => format!("did you mean {}?", meant.name),
+        None => "fi_kestrel(7) and fi_info -e list those there are".into(),
+    };
+    Some(format!("{name} is no parameter of kestrel and has no effect: {advice}"))
 }
 
 /// What a choice of transports means for peers.
@@ -65,11 +111,11 @@ mod tests {
     use super::*;
     use crate::rdma;
     use kestrel_core::{
-        config::{Kind, PARAMETERS, Parameter},
+        config::Kind,
         endpoint::EndpointOptions,
         info::{EndpointType, Offer},
     };
-    use kestrel_shm::copy::{Copier, CopyError, Routine};
+    use kestrel_shm::copy::{CopyError, Routine};
 
     fn config(name: &'static str, value: &'static str) -> Result<Config, BadSettings> {
         Config::from_lookup(|asked| (asked == name).then(|| value.into())).map_err(BadSettings)
@@ -90,6 +136,64 @@ mod tests {
         let text = config("FI_KESTREL_COPY", "fastest").unwrap_err().to_string();
         for part in ["FI_KESTREL_COPY", "fastest", "avx512"] {
             assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_variable_that_is_no_parameter_is_told_of_with_the_one_that_is_meant() {
+        assert_eq!(unknown("FI_KESTREL_TRANSPORT"), None);
+        assert_eq!(unknown("FI_PROVIDER"), None);
+        let text = unknown("FI_KESTREL_TRANSPRT").unwrap();
+        assert!(text.ends_with("did you mean FI_KESTREL_TRANSPORT?"), "{text}");
+        let text = unknown("FI_KESTREL_GREENER").unwrap();
+        assert!(text.contains("FI_KESTREL_GREENER") && text.contains("fi_info -e"), "{text}");
+    }
+
+    /// What this processor does not have is told where parameters are read, and not when an endpoint opens.
+    #[test]
+    fn a_copy_routine_that_this_processor_lacks_is_a_bad_value() {
+        for routine in Routine::ALL {
+            let read = |transport: &'static str| {
+                from_lookup(move |asked| match asked {
+                    "FI_KESTREL_COPY" => Some(routine.name().into()),
+                    "FI_KESTREL_TRANSPORT" => Some(transport.into()),
+                    _ => None,
+                })
+            };
+            assert!(read("verbs").is_ok(), "nothing is copied there");
+            match (read("auto"), routine.function()) {
+                (Ok(_), Ok(_)) => {}
+                (Err(error), Err(_)) => {
+                    let text = error.to_string();
+                    let begins = format!("FI_KESTREL_COPY={}: the copy routine", routine.name());
+                    assert!(text.starts_with(&begins), "{text}");
+                }
+                (read, _) => panic!("{routine}: {read:?}"),
+            }
+        }
+    }
+
+    /// Chunks that a pair cannot have are no silent "off" where somebody asked for them.
+    #[test]
+    fn chunks_of_lanes_fit_or_are_a_bad_value() {
+        for choice in ["auto", "off", "on", "turns"] {
+            for size in ["4K", "16K", "32K", "64K", "128K", "4M"] {
+                let read = from_lookup(|asked| match asked {
+                    "FI_KESTREL_LANE_CHUNKS" => Some(choice.into()),
+                    "FI_KESTREL_CHUNK_SIZE" => Some(size.into()),
+                    _ => None,
+                });
+                let misfits = match choice {
+                    "on" => ["128K", "4M"].contains(&size),
+                    "turns" => !["32K", "64K"].contains(&size),
+                    _ => false,
+                };
+                assert_eq!(read.is_err(), misfits, "{choice} {size}: {read:?}");
+                if let Err(error) = read {
+                    let begins = format!("FI_KESTREL_LANE_CHUNKS={choice}: ");
+                    assert!(error.to_string().starts_with(&begins), "{error}");
+                }
+            }
         }
     }
 

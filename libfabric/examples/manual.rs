@@ -52,7 +52,10 @@ Message prefixes (FI_MSG_PREFIX) are never asked for, and endpoints connect to t
 .SH RUNTIME PARAMETERS
 .I fi_info \-e
 lists them with their values. Numbers may end in K, M or G (or KiB, MiB, GiB): powers of 1024. A value
-that cannot be used is named in libfabric's log, with what is allowed.
+that cannot be used is named in libfabric's log, with what is allowed, and so is a variable that begins with
+FI_KESTREL_ and is none of these. The log is off unless FI_LOG_LEVEL says otherwise:
+.B FI_LOG_LEVEL=warn
+shows both. Without it programs see no more than that there is no provider (\-FI_ENODATA).
 "#;
 
 const AFTER: &str = r#".SH TROUBLESHOOTING

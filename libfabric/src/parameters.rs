@@ -3,13 +3,14 @@
 
 use std::ffi::CString;
 
-use kestrel::settings::BadSettings;
+use kestrel::settings::{self, BadSettings};
 use kestrel_core::config::{Config, PARAMETERS};
 
 use crate::host;
 
-/// Declares every parameter, so that `fi_info -e` lists it.
+/// Declares every parameter, so that `fi_info -e` lists it, and warns of variables that are taken for one.
 pub fn define() {
+    settings::warn_of_unknown();
     for parameter in &PARAMETERS {
         if let (Ok(name), Ok(help)) =
             (CString::new(parameter.short_name()), CString::new(parameter.describe()))
@@ -28,5 +29,5 @@ pub fn config() -> Result<Config, BadSettings> {
         let parameter = PARAMETERS.iter().find(|parameter| parameter.name == name)?;
         host::parameter(&CString::new(parameter.short_name()).ok()?, name)
     };
-    Config::from_lookup(lookup).map_err(BadSettings)
+    settings::from_lookup(lookup)
 }

@@ -8,6 +8,7 @@ use crate::machine::{self, read};
 use crate::measure::Work;
 use crate::session::Session;
 use crate::units;
+use kestrel_core::config::{CmaPolicy, TransportChoice};
 use kestrel_shm::copy::Routine;
 use serde::Serialize;
 use std::fmt::Write;
@@ -58,7 +59,7 @@ pub fn examine(session: &mut Session, cores: &[usize]) -> Findings {
         copy_routines(),
         governor(cores),
         single_copy(crate::probe::single_copy_permitted()),
-        yama(read("/proc/sys/kernel/yama/ptrace_scope").as_deref()),
+        yama(read("/proc/sys/kernel/yama/ptrace_scope").as_deref(), lets_read(session)),
         finding(
             Mark::Good,
             "/dev/shm",
@@ -156,12 +157,19 @@ fn distance(session: &mut Session, cores: &[usize]) -> Finding {
 
 fn copy_routines() -> Finding {
     let available: Vec<&str> = Routine::available().into_iter().map(Routine::name).collect();
-    let found = format!(
-        "{} (in/out of shared memory); available: {}",
-        fabric::copy_routine(),
-        available.join(", ")
-    );
-    finding(Mark::Good, "copy routine", found, "")
+    let available = available.join(", ");
+    match fabric::copy_routine() {
+        Ok(routine) => {
+            let found = format!("{routine} (in/out of shared memory); available: {available}");
+            finding(Mark::Good, "copy routine", found, "")
+        }
+        Err(reason) => finding(
+            Mark::Bad,
+            "copy routine",
+            reason,
+            format!("nothing runs with these settings; this processor has: {available}"),
+        ),
+    }
 }
 
 fn governor(cores: &[usize]) -> Finding {
@@ -204,8 +212,20 @@ fn single_copy(read: Result<(), std::io::Error>) -> Finding {
     }
 }
 
-fn yama(ptrace_scope: Option<&str>) -> Finding {
+/// Whether an endpoint permits others of its user to read its process's memory, where the system asks for
+/// that.
+fn lets_read(session: &Session) -> bool {
+    session.options.fabric.config().is_ok_and(|config| config.cma != CmaPolicy::Off)
+}
+
+fn yama(ptrace_scope: Option<&str>, lets_read: bool) -> Finding {
     match ptrace_scope {
+        Some("1") if !lets_read => finding(
+            Mark::Good,
+            "yama",
+            "ptrace_scope 1, and FI_KESTREL_CMA=off: no process lets others read its memory",
+            "",
+        ),
         None => finding(Mark::Good, "yama", "not present", ""),
         Some("0") => finding(Mark::Good, "yama", "ptrace_scope 0", ""),
         Some("1") => finding(
@@ -279,21 +299,30 @@ fn membarrier() -> Finding {
 
 /// What kestrel finds, by the settings of this run; or why it finds nothing.
 fn rdma_devices(session: &Session) -> Finding {
-    let devices = session
-        .options
-        .fabric
-        .config()
-        .map_err(|error| error.to_string())
-        .and_then(|config| kestrel::rdma::devices(&config).map_err(|error| error.reason));
-    let devices = match devices {
+    const WHAT: &str = "RDMA devices";
+    let config = match session.options.fabric.config() {
+        Ok(config) => config,
+        Err(error) => return finding(Mark::Bad, WHAT, error.to_string(), ""),
+    };
+    let devices = match kestrel::rdma::devices(&config) {
         Ok(devices) => devices,
-        Err(reason) => {
-            return finding(
-                Mark::Note,
-                "RDMA devices",
-                reason,
-                "peers of this host are reached, others are not; without hardware: soft-RoCE (docs/soft-roce.md)",
-            );
+        Err(error) => {
+            let (mark, advice) = match config.transport {
+                TransportChoice::Shm => {
+                    (Mark::Good, "not looked for: shared memory alone is asked for")
+                }
+                TransportChoice::Verbs => {
+                    (Mark::Bad, "RDMA alone is asked for: no peer is reached")
+                }
+                TransportChoice::Auto if !config.device.is_empty() => {
+                    (Mark::Bad, "peers of this host are reached, others are not")
+                }
+                TransportChoice::Auto => (
+                    Mark::Note,
+                    "peers of this host are reached, others are not; without hardware: soft-RoCE (docs/soft-roce.md)",
+                ),
+            };
+            return finding(mark, WHAT, error.reason, advice);
         }
     };
     let tell = |device: &kestrel::rdma::RdmaDevice| {
@@ -301,7 +330,7 @@ fn rdma_devices(session: &Session) -> Finding {
         format!("{} at {}", device.name, addresses.join(", "))
     };
     let found: Vec<_> = devices.iter().map(tell).collect();
-    finding(Mark::Good, "RDMA devices", found.join("; "), "")
+    finding(Mark::Good, WHAT, found.join("; "), "")
 }
 
 /// Sends the other rank a few messages, and sees which way they went.
@@ -329,11 +358,13 @@ mod tests {
     /// As `provider-shm` does it, and as docs/security.md says.
     #[test]
     fn whom_a_process_lets_read_it_is_told_as_it_is() {
-        let restricted = yama(Some("1"));
+        let restricted = yama(Some("1"), true);
         assert!(restricted.found.contains("any process of its user"), "{}", restricted.found);
         assert!(restricted.advice.contains("FI_KESTREL_CMA=off"), "{}", restricted.advice);
-        assert!(yama(None).mark == Mark::Good && yama(Some("0")).mark == Mark::Good);
-        assert!(yama(Some("2")).mark == Mark::Note);
+        let private = yama(Some("1"), false);
+        assert!(!private.found.contains("any process of its user"), "{}", private.found);
+        assert!(yama(None, true).mark == Mark::Good && yama(Some("0"), true).mark == Mark::Good);
+        assert!(yama(Some("2"), true).mark == Mark::Note);
     }
 
     #[test]

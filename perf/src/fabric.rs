@@ -34,14 +34,12 @@ pub struct FabricOptions {
 }
 
 /// What copies longer messages over shared memory, as the settings have it.
-pub fn copy_routine() -> String {
-    let chosen = kestrel::settings::from_environment().map_err(|error| error.to_string());
-    let chosen = chosen.and_then(|config| {
-        Copier::choose(config.copy)
-            .map(|copier| copier.to_string())
-            .map_err(|error| error.to_string())
-    });
-    chosen.unwrap_or_else(|reason| reason)
+///
+/// # Errors
+/// What is wrong with the settings, or the routine that they name.
+pub fn copy_routine() -> Result<String, String> {
+    let config = kestrel::settings::from_environment().map_err(|error| error.to_string())?;
+    Copier::choose(config.copy).map(|copier| copier.to_string()).map_err(|error| error.to_string())
 }
 
 /// What discovery and the settings say of a side that is opened: as the facade and the C door have it.

@@ -225,7 +225,7 @@ fn setup(session: &Session, leader: &Leader) -> Vec<(String, String)> {
         ("cores", format!("{:?}", session.cores_of_pair())),
         ("provider", format!("{}, {progress} progress", fabric.provider)),
         ("settings", settings()),
-        ("copy routine", fabric::copy_routine()),
+        ("copy routine", fabric::copy_routine().unwrap_or_else(|reason| reason)),
         ("floor", floor),
     ]
     .into_iter()

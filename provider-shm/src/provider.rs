@@ -20,7 +20,7 @@ use crate::{
     copy::{self, Copier},
     doorbell::Doorbell,
     group_table::GroupTables,
-    lane::OwnChunks,
+    lane::{GIVEN_BYTES, OwnChunks},
     region::{POOL_BYTES_MAX, PoolMemory},
     station::{Station, StationOptions},
     transport::{Groups, ShmTransport},
@@ -67,6 +67,21 @@ impl ShmOptions {
     /// The longest message that is one packet. Units: bytes.
     pub fn single_max(&self) -> usize {
         self.chunk_bytes.min(SINGLE_MAX)
+    }
+
+    /// Why lanes cannot have the chunks of their own that are asked for, if so.
+    pub fn lane_chunks_misfit(&self) -> Option<&'static str> {
+        let (fits, are_given) =
+            (ChunkPool::fits_lane(self.chunk_bytes), self.chunk_bytes >= GIVEN_BYTES);
+        match self.lane_chunks {
+            LaneChunks::On | LaneChunks::Turns if !fits => Some(
+                "a pair has no chunks of more than 64 KiB, and FI_KESTREL_CHUNK_SIZE asks for them",
+            ),
+            LaneChunks::Turns if !are_given => Some(
+                "chunks of less than 32 KiB do not go to and fro, and FI_KESTREL_CHUNK_SIZE asks for them",
+            ),
+            _ => None,
+        }
     }
 }
 

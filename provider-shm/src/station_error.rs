@@ -62,11 +62,16 @@ impl HasErrno for StationError {
 #[derive(Debug, Error)]
 pub enum ConnectError {
     #[error(
-        "no endpoint listens at {to} on this host (looked for {waited:?}; one of another host or \
-         network namespace cannot be seen)"
+        "no endpoint listens at {to} on this host (looked for {} ms, however long \
+         FI_KESTREL_CONNECT_TIMEOUT is: it has to be there first; one of another host or network \
+         namespace cannot be seen)",
+        .waited.as_millis()
     )]
     HostUnreachable { to: SocketAddr, waited: Duration },
-    #[error("{to} did not answer within {after:?}; the last obstacle: {obstacle}")]
+    #[error(
+        "{to} did not answer within {} ms (FI_KESTREL_CONNECT_TIMEOUT); the last obstacle: {obstacle}",
+        .after.as_millis()
+    )]
     TimedOut { to: SocketAddr, after: Duration, obstacle: &'static str },
     #[error("{to} refused: {reason}")]
     Refused { to: SocketAddr, reason: RejectReason },
@@ -104,7 +109,7 @@ impl HasErrno for ConnectError {
             ConnectError::WrongUser { .. } | ConnectError::UserUnknown { .. } => Errno::ACCES,
             ConnectError::BadAnswer { .. }
             | ConnectError::BadDoorbell { .. }
-            | ConnectError::OtherVersion { .. } => Errno(libc::EPROTO),
+            | ConnectError::OtherVersion { .. } => Errno::OPNOTSUPP,
             ConnectError::Memory { source, .. } => source.errno(),
             ConnectError::OutOfDescriptors { .. } => Errno::MFILE,
             ConnectError::System { source, .. } => number_of(source),

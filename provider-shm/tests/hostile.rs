@@ -308,10 +308,10 @@ fn a_process_passes_so_much_of_pools_and_no_more() {
             let said = next_message(&raw).unwrap();
             (raw, said)
         };
-        assert_eq!(greet(5 << 30).1, Message::Reject(RejectReason::Memory));
+        assert_eq!(greet(5 << 30).1, Message::Reject(RejectReason::TooLargePools));
         let (first, said) = greet(3 << 30);
         assert!(matches!(said, Message::Accept(_)), "{said:?}");
-        assert_eq!(greet(3 << 30).1, Message::Reject(RejectReason::Memory));
+        assert_eq!(greet(3 << 30).1, Message::Reject(RejectReason::TooLargePools));
         let (_second, said) = greet(1 << 20);
         assert!(matches!(said, Message::Accept(_)), "{said:?}");
         drop(first);

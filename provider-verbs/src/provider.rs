@@ -122,7 +122,11 @@ impl<V: Verbs> RcProvider<V> {
         let adapter_atomics = options.nic_atomics && device.has_atomics();
         if options.nic_atomics && !adapter_atomics {
             let device = device.name();
-            tracing::debug!(device, "it has no atomic operations: packets carry them");
+            tracing::warn!(
+                "FI_KESTREL_NIC_ATOMICS=exclusive has no effect: {device} has no atomic operations, so the \
+                 target's processor plays them; where other processes' devices have them, what both \
+                 reach is not changed atomically"
+            );
         }
         Ok(RcProvider {
             device,

@@ -29,9 +29,20 @@ pub(super) fn all(config: &Config) -> Result<Vec<Reach>, DiscoveryError> {
     match rdma::devices(config) {
         Ok(devices) => reaches.extend(devices.into_iter().map(Box::new).map(Reach::Rdma)),
         Err(why) if config.transport == TransportChoice::Verbs => {
-            return Err(DiscoveryError::NoDevice(why));
+            let none = DiscoveryError::NoDevice(why);
+            // The user's own choice, of which libfabric says no more than that there is nothing.
+            tracing::warn!("{none}");
+            return Err(none);
         }
-        Err(why) => tracing::info!("shared memory alone: {}", why.reason),
+        Err(why) if config.device.is_empty() => {
+            tracing::info!("shared memory alone: {}", why.reason);
+        }
+        Err(why) => {
+            let (device, why) = (&config.device, &why.reason);
+            tracing::warn!(
+                "FI_KESTREL_DEVICE={device} has no effect, shared memory alone is offered: {why}"
+            );
+        }
     }
     if config.transport != TransportChoice::Verbs {
         reaches.push(Reach::Shm);

@@ -5,7 +5,7 @@
 //! `fi_kestrel.7`, the values in [`Config`] and the error for a bad value all
 //! come from [`PARAMETERS`].
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use crate::error::{Errno, HasErrno};
 use crate::info::{RX_SIZE_MAX, TX_SIZE_MAX};
@@ -15,6 +15,9 @@ mod tests;
 mod value;
 
 pub use value::{CoreSet, Kind, Unit, Value};
+
+/// What the names of all parameters begin with.
+pub const PREFIX: &str = "FI_KESTREL_";
 
 /// One parameter, as users see it.
 pub struct Parameter {
@@ -173,7 +176,8 @@ pub static PARAMETERS: [Parameter; 20] = [
         kind: Kind::Integer { min: 4, max: 65_536 },
         default: "64",
         unit: Unit::None,
-        help: "How many shared chunks an endpoint has, for all its peers together: 64 GiB of them at most.",
+        help: "How many shared chunks an endpoint has, for all its peers together: 64 GiB of them at most. \
+               A peer maps 4 GiB of one process's, or 1,024 times as much as its own if that is more.",
         store: |config, value| config.chunk_count = value.size(),
     },
     Parameter {
@@ -184,7 +188,9 @@ pub static PARAMETERS: [Parameter; 20] = [
         help: "Where payload between two processes of one host lies. off: in the endpoint's shared \
                chunks. turns: what two sides say in turn, in chunks of the pair that go to and fro \
                (64 KiB a peer). on: all of it, in chunks of the pair, whose cache lines the receiver \
-               hands back (256 KiB a peer). auto: on for AMD's Zen 3 and 4, which gain by it, else turns.",
+               hands back (256 KiB a peer). auto: on for AMD's Zen 3 and 4, which gain by it, else turns. \
+               A pair has chunks of FI_KESTREL_CHUNK_SIZE, of 64K at most; to and fro go those of 32K and \
+               64K. Where a size does not fit it is as off.",
         store: |config, value| {
             config.lane_chunks =
                 [LaneChunks::Auto, LaneChunks::On, LaneChunks::Turns, LaneChunks::Off]
@@ -242,7 +248,8 @@ pub static PARAMETERS: [Parameter; 20] = [
         kind: Kind::Integer { min: 100, max: 3_600_000 },
         default: "5000",
         unit: Unit::Milliseconds,
-        help: "How long a connection may take. After that, what waits for it fails and says why.",
+        help: "How long a connection may take. After that, what waits for it fails and says why. \
+               Where nobody listens that is within a second, whatever is set here.",
         store: |config, value| config.connect_timeout_ms = value.integer(),
     },
     Parameter {
@@ -328,10 +335,20 @@ pub static PARAMETERS: [Parameter; 20] = [
 pub struct ConfigError {
     pub name: &'static str,
     pub value: String,
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// The bounds, or the choices, in words.
     pub allowed: String,
     pub default: &'static str,
+}
+
+impl ConfigError {
+    /// What is wrong with a parameter's value, beyond what the table knows. None if there is no such
+    /// parameter.
+    pub fn of(name: &str, value: String, reason: impl Into<Cow<'static, str>>) -> Option<Self> {
+        let parameter = PARAMETERS.iter().find(|each| each.name == name)?;
+        let (name, allowed, default) = (parameter.name, parameter.allowed(), parameter.default);
+        Some(ConfigError { name, value, reason: reason.into(), allowed, default })
+    }
 }
 
 impl HasErrno for ConfigError {
@@ -343,7 +360,7 @@ impl HasErrno for ConfigError {
 impl Parameter {
     /// The name that libfabric's `fi_param_define` takes: it adds `FI_KESTREL_` and capitals itself.
     pub fn short_name(&self) -> String {
-        self.name.trim_start_matches("FI_KESTREL_").to_ascii_lowercase()
+        self.name.trim_start_matches(PREFIX).to_ascii_lowercase()
     }
 
     /// Help, default, unit and bounds in one paragraph.
@@ -361,7 +378,7 @@ impl Parameter {
         self.kind.parse(text.trim()).map_err(|reason| ConfigError {
             name: self.name,
             value: text.to_owned(),
-            reason,
+            reason: reason.into(),
             allowed: self.allowed(),
             default: self.default,
         })
@@ -449,8 +466,6 @@ impl Config {
         } else {
             return None;
         };
-        let parameter = PARAMETERS.iter().find(|each| each.name == name)?;
-        let (allowed, default) = (parameter.allowed(), parameter.default);
-        Some(ConfigError { name, value, reason, allowed, default })
+        ConfigError::of(name, value, reason)
     }
 }

@@ -30,6 +30,8 @@ pub(super) const HELLO_WAIT: Duration = Duration::from_millis(500);
 pub(super) const CONFIRM_WAIT: Duration = Duration::from_secs(5);
 /// How many are accepted before others have their turn.
 const ACCEPT_BURST: usize = 16;
+/// How many refusals are told of aloud, of each process and reason one.
+const REFUSALS_TOLD_MAX: usize = 256;
 /// How long no connection is accepted after the descriptors ran out.
 const OUT_OF_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(100);
 
@@ -93,7 +95,7 @@ impl Objection {
                 RejectReason::NotOurAddress
             }
             Objection::TooManyLanes => RejectReason::TooManyLanes,
-            Objection::TooLargePools { .. } => RejectReason::Memory,
+            Objection::TooLargePools { .. } => RejectReason::TooLargePools,
             // It tries again.
             Objection::AddressBusy { .. } | Objection::NoKeyYet => return None,
             Objection::Wire(_) | Objection::Gone | Objection::System { .. } => return None,
@@ -259,9 +261,25 @@ impl ControlThread {
             Objection::Gone | Objection::AddressBusy { .. } | Objection::NoKeyYet => {
                 tracing::debug!(pid, "a handshake ended early: {objection}");
             }
-            _ => tracing::warn!(pid, "refused a connection: {objection}"),
+            _ => self.tell_refused(id, pid, objection),
         }
         self.drop_handshake(id);
+    }
+
+    /// One line of log for each process and reason: who is refused may try again with each send.
+    fn tell_refused(&mut self, id: u64, pid: Option<i32>, objection: &Objection) {
+        let station = self.handshakes.get(&id).and_then(|it| self.stations.get(&it.station));
+        let Some(address) = station.map(|station| station.address) else {
+            return;
+        };
+        let who =
+            pid.map_or("a process that is not seen here".into(), |pid| format!("process {pid}"));
+        let text = format!("{address} refused a connection of {who}: {objection}");
+        if self.told_refusals.contains(&text) || self.told_refusals.len() == REFUSALS_TOLD_MAX {
+            return tracing::debug!("{text}");
+        }
+        tracing::warn!("{text}");
+        self.told_refusals.insert(text);
     }
 
     fn hello_arrived(&mut self, id: u64, packet: Packet) -> Result<(), Objection> {

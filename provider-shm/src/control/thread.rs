@@ -97,6 +97,7 @@ pub(super) struct ControlThread {
     pub(super) accept_paused: bool,
     pub(super) told_out_of_descriptors: bool,
     pub(super) refused_users: HashSet<u32>,
+    pub(super) told_refusals: HashSet<String>,
     /// Sockets that stay open since the peer knows our death by them.
     kept: HashMap<u64, Kept>,
     /// What a peer that can read our memory finds at its address, and where that is.
@@ -133,6 +134,7 @@ impl ControlThread {
             accept_paused: false,
             told_out_of_descriptors: false,
             refused_users: HashSet::new(),
+            told_refusals: HashSet::new(),
             kept: HashMap::new(),
             nonce,
             nonce_address,

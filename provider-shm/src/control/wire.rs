@@ -96,6 +96,12 @@ pub enum RejectReason {
     NotOurAddress = 7,
     #[error("it has as many lanes from this process as it takes")]
     TooManyLanes = 8,
+    #[error(
+        "our pools would have more bytes there than it maps of one process: it takes 4 GiB, or 1,024 \
+         times its own pool if that is more (FI_KESTREL_CHUNK_SIZE times FI_KESTREL_CHUNK_COUNT; lower \
+         them here, or set them alike in all processes)"
+    )]
+    TooLargePools = 9,
 }
 
 /// Any message.
@@ -364,6 +370,7 @@ impl Input<'_> {
             6 => RejectReason::Memory,
             7 => RejectReason::NotOurAddress,
             8 => RejectReason::TooManyLanes,
+            9 => RejectReason::TooLargePools,
             found => return Err(WireError::Reason { found }),
         })
     }

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// How long an answer in a given chunk may be. Units: bytes.
-pub(super) const GIVEN_BYTES: usize = 32 << 10;
+pub(crate) const GIVEN_BYTES: usize = 32 << 10;
 /// How many chunks of a lane may be the receiver's at a time.
 pub(super) const GIVEN_MAX: usize = 2;
 

@@ -27,6 +27,7 @@ use kestrel_core::{
 };
 
 pub use crate::lane_error::LaneError;
+pub(crate) use given::GIVEN_BYTES;
 #[cfg(test)]
 pub(crate) use receive::LOOKS;
 pub use receive::ReceiveLane;

@@ -7,6 +7,7 @@ use crate::info::attributes::SHARED_CONTEXT;
 use crate::info::hints::EndpointHints;
 use crate::info::modes::{CompletionOrder, MessageOrder, Mode};
 use crate::info::offer::{AUTH_KEY_SIZE_MAX, RX_CAPS, TX_CAPS};
+use crate::info::rejection::flags_text;
 use crate::info::traffic_class::traffic_class_of_dscp;
 use crate::info::values::{ApiVersion, EndpointType};
 
@@ -24,14 +25,20 @@ const TAG_MAX_FORMAT: u64 = 1 << 16;
 impl Negotiation<'_> {
     /// What a side may name: "The capabilities must be a subset of those requested of the
     /// associated endpoint" (fi_endpoint(3)). What means nothing on that side is not granted there.
-    fn requested_caps(&self) -> Flags {
-        self.hints.caps | self.info.caps
+    fn side_caps(&mut self, field: &'static str, asked: Flags) {
+        let requested = self.hints.caps | self.info.caps;
+        let unrequested = asked.difference(requested) & self.offer.maximum.caps;
+        if !unrequested.is_empty() {
+            let offered = "that to who asks for it in hint caps as well";
+            return self.reject(field, flags_text(unrequested), offered);
+        }
+        self.flags_within(field, asked, requested);
     }
 
     pub(super) fn transmit(&mut self) {
         let (asked, most) = (&self.hints.transmit, &self.offer.maximum.transmit);
         let offered = side(self.info.caps, TX_CAPS);
-        self.flags_within("tx_attr->caps", asked.caps, self.requested_caps());
+        self.side_caps("tx_attr->caps", asked.caps);
         // What the endpoint cannot do no call of it does by default.
         let cannot = Flags::MULTICAST.difference(self.info.caps);
         self.flags_within("tx_attr->op_flags", asked.op_flags, most.op_flags.difference(cannot));
@@ -68,7 +75,7 @@ impl Negotiation<'_> {
     pub(super) fn receive(&mut self) {
         let (asked, most) = (&self.hints.receive, &self.offer.maximum.receive);
         let offered = side(self.info.caps, RX_CAPS);
-        self.flags_within("rx_attr->caps", asked.caps, self.requested_caps());
+        self.side_caps("rx_attr->caps", asked.caps);
         // Nor where messages are buffered: what is posted there are tags, without buffers.
         let cannot = if self.buffers() { Flags::MULTI_RECV } else { Flags::empty() };
         self.flags_within("rx_attr->op_flags", asked.op_flags, most.op_flags.difference(cannot));

@@ -63,6 +63,11 @@ struct Negotiation<'a> {
     rejections: Vec<Rejection>,
 }
 
+/// What is missing first, of all that was asked for.
+fn missing_of(missing: String, asked: String) -> String {
+    if missing == asked { missing } else { format!("{missing} (of {asked})") }
+}
+
 fn at_most(most: impl ToString) -> String {
     format!("at most {}", most.to_string())
 }
@@ -85,7 +90,11 @@ impl Negotiation<'_> {
             None | Some(0) => usual,
             Some(asked) if asked <= most => asked,
             Some(asked) => {
-                self.reject(field, asked, at_most(most));
+                let set_by = match field {
+                    "tx_attr->inject_size" => " bytes (FI_KESTREL_INJECT_SIZE)",
+                    _ => "",
+                };
+                self.reject(field, asked, at_most(most) + set_by);
                 usual
             }
         }
@@ -97,8 +106,13 @@ impl Negotiation<'_> {
     }
 
     fn flags_within(&mut self, field: &'static str, asked: Flags, offered: Flags) {
-        if !asked.difference(offered).is_empty() {
-            self.reject(field, flags_text(asked), flags_text(offered));
+        let missing = asked.difference(offered);
+        if !missing.is_empty() {
+            self.reject(
+                field,
+                missing_of(flags_text(missing), flags_text(asked)),
+                flags_text(offered),
+            );
         }
     }
 
@@ -107,8 +121,10 @@ impl Negotiation<'_> {
         F: bitflags::Flags + Copy,
         F::Bits: Into<u64>,
     {
-        if !asked.difference(offered).is_empty() {
-            self.reject(field, bits_text(prefix, asked), bits_text(prefix, offered));
+        let missing = asked.difference(offered);
+        if !missing.is_empty() {
+            let asked = missing_of(bits_text(prefix, missing), bits_text(prefix, asked));
+            self.reject(field, asked, bits_text(prefix, offered));
         }
     }
 

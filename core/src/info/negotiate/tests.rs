@@ -52,17 +52,33 @@ fn every_rejected_hint_is_named_with_value_and_offer() {
     let expected = ["caps", "tx_attr->inject_size", "ep_attr->type", "domain_attr->cq_data_size"];
     assert_eq!(fields, expected);
     let caps = rejections[0].to_string();
-    assert!(
-        caps.starts_with(
-            "hint caps asks for FI_RMA | FI_TAGGED | FI_HMEM, kestrel offers FI_MSG |"
-        )
-    );
-    let inject = "hint tx_attr->inject_size asks for 20000, kestrel offers at most 16384";
+    let begins =
+        "hint caps asks for FI_HMEM (of FI_RMA | FI_TAGGED | FI_HMEM), kestrel offers FI_MSG |";
+    assert!(caps.starts_with(begins), "{caps}");
+    let inject = "hint tx_attr->inject_size asks for 20000, kestrel offers at most 16384 bytes \
+                  (FI_KESTREL_INJECT_SIZE)";
     assert_eq!(rejections[1].to_string(), inject);
     assert_eq!(
         rejections[2].to_string(),
         "hint ep_attr->type asks for FI_EP_DGRAM, kestrel offers FI_EP_RDM"
     );
+}
+
+/// What kestrel has, and the endpoint was not asked for, is not said to be missing.
+#[test]
+fn a_side_that_asks_for_more_than_its_endpoint_is_told_what_to_ask_for() {
+    for side in ["tx_attr->caps", "rx_attr->caps"] {
+        let mut hints = Hints::new().caps(Flags::MSG);
+        match side {
+            "tx_attr->caps" => hints.transmit.caps = Flags::MSG | Flags::RMA,
+            _ => hints.receive.caps = Flags::MSG | Flags::RMA,
+        }
+        let rejections = negotiate(&Offer::rdm(), Some(&hints), V1_17).unwrap_err();
+        let text = format!(
+            "hint {side} asks for FI_RMA, kestrel offers that to who asks for it in hint caps as well"
+        );
+        assert_eq!(rejections[0].to_string(), text);
+    }
 }
 
 #[test]
