@@ -96,6 +96,10 @@ use unread::Unread;
 /// caller from its own work.
 pub const BURST_MAX: usize = 64;
 
+/// Peers that a poll looks at of those with sends that are not confirmed: a poll of a rank that has sent to
+/// thousands takes no longer.
+const CONFIRMING_BURST: usize = 16;
+
 /// What an endpoint is set up with when it is enabled.
 pub struct Setup {
     /// Where sends complete.
@@ -196,6 +200,8 @@ pub struct Engine<T: Transport> {
     pub(crate) in_windows: u32,
     /// Peers with sends that are not confirmed yet.
     pub(crate) confirming: Vec<PeerIndex>,
+    /// Where among them the next look begins.
+    pub(crate) next_confirming: usize,
     /// Messages that go from buffer to buffer.
     pub(crate) copies: Copies,
     /// Messages that are fetched by an adapter, and not wholly asked for yet.
@@ -262,6 +268,7 @@ impl<T: Transport> Engine<T> {
             backlog: Vec::new(),
             in_windows: 0,
             confirming: Vec::new(),
+            next_confirming: 0,
             copies: Copies::default(),
             fetches: Vec::new(),
             contests: Contests::default(),
@@ -310,7 +317,7 @@ impl<T: Transport> Engine<T> {
         }
         let mut finished = self.in_windows > 0 && self.take_finished();
         if !self.confirming.is_empty() {
-            finished |= self.take_confirmed();
+            finished |= self.take_confirmed_of_some(CONFIRMING_BURST);
         }
         let mut packets = 0;
         let burst = self.burst.min(most);
@@ -364,7 +371,7 @@ impl<T: Transport> Engine<T> {
         while index < self.backlog.len() {
             let peer = self.backlog[index];
             moved |= self.pump(peer);
-            if self.peers[peer as usize].has_work() {
+            if self.peers[peer as usize].can_work() {
                 index += 1;
             } else {
                 self.peers[peer as usize].in_backlog = false;
@@ -378,7 +385,7 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn note_backlog(&mut self, peer: PeerIndex) {
         let record = &mut self.peers[peer as usize];
         record.settle();
-        if !record.in_backlog && record.has_work() {
+        if !record.in_backlog && record.can_work() {
             record.in_backlog = true;
             self.backlog.push(peer);
             self.wake_sound_sleepers();

@@ -286,6 +286,12 @@ impl Peer {
         sends || answers || self.control.is_some()
     }
 
+    /// Whether looking at it again may push something. What waits for a connection is pushed when that
+    /// stands, and fails when nothing comes of it.
+    pub fn can_work(&self) -> bool {
+        self.has_work() && (self.state != PeerState::Connecting || self.control.is_some())
+    }
+
     /// Whether packets can go straight out: connected, and nothing waits before them.
     pub fn is_open(&self) -> bool {
         let empty = self.queue.is_empty()

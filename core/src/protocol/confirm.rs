@@ -59,18 +59,31 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn take_confirmed(&mut self) -> bool {
+        self.take_confirmed_of_some(self.confirming.len())
+    }
+
+    /// Completes what peers have, of so many of them: others have their turn the next time.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn take_confirmed_of_some(&mut self, most: usize) -> bool {
         // Once for all: a device that is asked takes some time.
         self.transport.look_for_confirmations();
-        let (mut moved, mut at) = (false, 0);
-        while let Some(&peer) = self.confirming.get(at) {
+        let mut moved = false;
+        for _ in 0..most.min(self.confirming.len()) {
+            if self.next_confirming >= self.confirming.len() {
+                self.next_confirming = 0;
+            }
+            let Some(&peer) = self.confirming.get(self.next_confirming) else {
+                break;
+            };
             moved |= self.take_known_of(peer);
             if self.peers[peer as usize].has_left() {
                 self.peer_closed(peer);
             }
             if self.peers[peer as usize].unconfirmed.is_empty() {
-                self.confirming.swap_remove(at);
+                self.confirming.swap_remove(self.next_confirming);
             } else {
-                at += 1;
+                self.next_confirming += 1;
             }
         }
         moved
