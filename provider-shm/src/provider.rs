@@ -150,11 +150,15 @@ impl Provider for ShmProvider {
     type Transport = ShmTransport;
 
     fn open_as(&self, opening: Opening<'_>) -> Result<ShmTransport, Cause> {
-        let Opening { address, auth_key, keys_follow, incarnation, service, admits, .. } = opening;
+        let Opening {
+            address, auth_key, keys_follow, incarnation, service, connected, admits, ..
+        } = opening;
         let own = if auth_key.is_empty() { &self.options.auth_key[..] } else { auth_key };
         let bytes = self.options.chunk_bytes * self.options.chunk_count;
         let memory = PoolMemory::create(bytes).map_err(|error| Cause::of(&error))?;
-        if self.lane_chunks == OwnChunks::All && ChunkPool::fits_lane(self.options.chunk_bytes) {
+        let in_lanes = self.lane_chunks == OwnChunks::All;
+        // Who has one peer would make as many pages for that one as others for all of theirs.
+        if connected || in_lanes && ChunkPool::fits_lane(self.options.chunk_bytes) {
             memory.leave_pages();
         }
         let pool = ChunkPool::new(&memory, self.options.chunk_bytes);
