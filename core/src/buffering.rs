@@ -86,6 +86,9 @@ pub(crate) struct BufferedMessage {
     pub(crate) receive: Option<u32>,
     /// Bytes that were asked for beyond those that it came with.
     pub(crate) asked: u64,
+    /// Its body since the application looked at it: it lies here, and where it was is nothing. Whoever
+    /// is looking has it as well, and needs no engine to keep it.
+    pub(crate) shown: Option<Arc<Vec<u8>>>,
 }
 
 /// Messages of one peer that are not announced yet.
@@ -199,13 +202,18 @@ impl Buffering {
         record.endpoint.store(endpoint, Ordering::Relaxed);
         record.set_context(context);
         let receive = tag.map(|(receive, _)| receive);
-        let message = BufferedMessage { record, stage: Stage::Arriving, receive, asked: 0 };
+        let stage = Stage::Arriving;
+        let message = BufferedMessage { record, stage, receive, asked: 0, shown: None };
         self.messages.insert(parked, message);
         self.lines.entry(peer).or_default().waiting.push_back(parked);
     }
 
     pub(crate) fn get(&self, parked: u32) -> Option<&BufferedMessage> {
         self.messages.get(&parked)
+    }
+
+    pub(crate) fn get_mut(&mut self, parked: u32) -> Option<&mut BufferedMessage> {
+        self.messages.get_mut(&parked)
     }
 
     /// The parked message whose announcement had this context.

@@ -172,6 +172,11 @@ impl<P: Provider> Endpoint<P> {
     /// Shows `look` the context that the tag of a message was posted with, 0 if it has no tag, and
     /// the bytes that are there: all of them unless its announcement said `MORE`.
     ///
+    /// `look` may call whatever it likes, this endpoint as well, and may panic. The bytes that it is
+    /// shown stay until it returns, also if the message is claimed or discarded meanwhile, here or by
+    /// another thread, or the endpoint is closed. A claim of a message that somebody looks at copies it
+    /// once more.
+    ///
     /// # Errors
     /// No message was `announced` that way, or it was claimed or discarded.
     pub fn look_at_announced<R>(
@@ -179,7 +184,7 @@ impl<P: Provider> Endpoint<P> {
         announced: u64,
         look: impl FnOnce(u64, &[u8]) -> R,
     ) -> Result<R, PostError> {
-        self.unit()?.with(|engine| engine.look_at_buffered(announced, look))?
+        Ok(self.unit()?.with(|engine| engine.show_buffered(announced))??.look(look))
     }
 
     /// Receives a message that was announced into `buffer`. The completion, which says `CLAIM`,

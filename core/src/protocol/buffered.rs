@@ -5,6 +5,8 @@
 //! in a matcher of its own, so that what arrives finds nothing where receives are posted, and the
 //! fast path knows nothing of all this.
 
+use std::sync::Arc;
+
 use crate::{
     buffering::{BufferedMessage, Stage},
     completion_queue::Entry,
@@ -12,11 +14,26 @@ use crate::{
     engine::Engine,
     error::Cause,
     flags::Flags,
-    operation::{Body, Incoming, ReceiveOperation, ReceivePost, StoredPieces, Target},
+    operation::{Body, Incoming, ReceiveOperation, ReceivePost, StoredPieces, Target, room_for},
     protocol::single_copy::STRETCH,
     tag_match::SourceIndex,
     transport::{PeerIndex, Transport},
 };
+
+/// What is shown of a message that was announced.
+pub(crate) struct Shown {
+    /// The context of its posted tag.
+    context: u64,
+    body: Arc<Vec<u8>>,
+    arrived: usize,
+}
+
+impl Shown {
+    /// The context of its posted tag, and the bytes that there are.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(u64, &[u8]) -> R) -> R {
+        look(self.context, &self.body[..self.arrived])
+    }
+}
 
 impl<T: Transport> Engine<T> {
     /// Posts a tag, or a peek, a claim or a discard, where messages are buffered.
@@ -33,6 +50,7 @@ impl<T: Transport> Engine<T> {
             let found = self.buffering.as_ref().and_then(|all| all.find(post.context));
             return match found {
                 Some(parked) => {
+                    self.unshow(parked, flags)?;
                     self.take_announced(parked, post);
                     Ok(())
                 }
@@ -336,23 +354,45 @@ impl<T: Transport> Engine<T> {
         Some(parked)
     }
 
-    /// Looks at the start of a message that was announced with `announced`: the context of its
-    /// posted tag, and the bytes that there are.
-    pub(crate) fn look_at_buffered<R>(
-        &mut self,
-        announced: u64,
-        look: impl FnOnce(u64, &[u8]) -> R,
-    ) -> Result<R, PostError> {
+    /// The start of a message that was announced with `announced`, to be looked at outside of the
+    /// engine: whatever becomes of the message, the bytes stay as they are and where they are.
+    pub(crate) fn show_buffered(&mut self, announced: u64) -> Result<Shown, PostError> {
         let nothing = PostError::NothingClaimed { context: announced };
-        let buffering = self.buffering.as_ref().ok_or(nothing)?;
+        let buffering = self.buffering.as_mut().ok_or(nothing)?;
         let parked = buffering.find(announced).ok_or(nothing)?;
-        let context = buffering.get(parked).map_or(0, |message| message.record.context());
-        let message = &self.unexpected[parked];
+        let known = buffering.get_mut(parked).ok_or(nothing)?;
+        let message = &mut self.unexpected[parked];
         let arrived = message.arriving.map_or(message.total, |index| self.incoming[index].received);
-        match &message.body {
-            Body::Large(bytes) => Ok(look(context, &bytes[..arrived.min(bytes.len())])),
-            Body::Small(_) => Err(nothing),
-        }
+        // Nothing is written to it any more: what comes after the announcement goes to the claim's buffer.
+        let body = match (&mut known.shown, &mut message.body) {
+            (Some(shown), _) => shown.clone(),
+            (None, Body::Large(bytes)) => {
+                known.shown.insert(Arc::new(std::mem::take(bytes).into_vec())).clone()
+            }
+            (None, Body::Small(_)) => return Err(nothing),
+        };
+        Ok(Shown { context: known.record.context(), arrived: arrived.min(body.len()), body })
+    }
+
+    /// Puts the body of a message that was shown back to where a claim with these `flags` finds it. Whoever
+    /// still looks keeps it, and then that is a copy.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    fn unshow(&mut self, parked: u32, flags: Flags) -> Result<(), PostError> {
+        let known = self.buffering.as_mut().and_then(|all| all.get_mut(parked));
+        let Some(known) = known.filter(|_| !flags.contains(Flags::DISCARD)) else { return Ok(()) };
+        let Some(shown) = known.shown.take() else { return Ok(()) };
+        let body = Arc::try_unwrap(shown).or_else(|shown| {
+            let copy = room_for(shown.len()).map(|mut copy| {
+                copy.extend_from_slice(&shown);
+                copy
+            });
+            known.shown = copy.is_err().then_some(shown);
+            copy
+        });
+        self.unexpected[parked].body = Body::Large(body?.into());
+        Ok(())
     }
 
     /// Claims the message that was announced with `announced`; the claim completes with the post's
@@ -365,7 +405,8 @@ impl<T: Transport> Engine<T> {
         let nothing = PostError::NothingClaimed { context: announced };
         let buffering = self.buffering.as_ref().ok_or(nothing)?;
         let parked = buffering.find(announced).ok_or(nothing)?;
-        if let Some(message) = buffering.get(parked) {
+        self.unshow(parked, post.flags)?;
+        if let Some(message) = self.buffering.as_ref().and_then(|all| all.get(parked)) {
             message.record.set_context(post.context);
         }
         self.take_announced(parked, post);
