@@ -3,7 +3,10 @@
 //!
 //! A safe post moves a `Vec<u8>` in; its completion hands it back. Whatever
 //! happens in between (cancel, an error, the endpoint or the queue dropped), the
-//! memory stays where it is until the engine has let go of it.
+//! memory stays where it is until the engine has let go of it, and so has whoever
+//! writes to it for the engine. One such never says so: a peer that was stopped in
+//! the middle of a copy. Memory that it may write to is never freed, and the error
+//! entry comes without it.
 
 use std::fmt;
 
@@ -66,6 +69,14 @@ impl Attachment {
             Held::Work(tally) => Some(tally),
             Held::Buffer(_) | Held::Buffers(_) => None,
         }
+    }
+
+    /// Has buffers never be freed, since somebody may write to them at any time. How many bytes they are;
+    /// none if there is no buffer of ours.
+    pub(crate) fn leak(attachment: &mut Option<Attachment>) -> Option<usize> {
+        let is_ours = |attachment: &mut Attachment| !matches!(*attachment.0, Held::Work(_));
+        let buffers = attachment.take_if(is_ours)?.into_buffers();
+        Some(buffers.into_iter().map(|buffer| buffer.leak().len()).sum())
     }
 
     /// The buffer of a post that was refused, which has therefore stayed here.

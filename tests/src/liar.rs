@@ -6,7 +6,7 @@ use kestrel_core::{
     address::Address,
     memory::Piece,
     mock::{MockProvider, MockTransport},
-    ring::claims::Offer,
+    ring::claims::{Help, Offer},
     transport::{Provider, SingleCopy, Transport, TransportEvent},
     wire::{Head, Kind},
 };
@@ -66,6 +66,25 @@ impl Liar {
     /// Opens an offer of so many blocks, in the first place that there is for one.
     pub fn offer(&self, generation: u16, blocks: u32) {
         Offer::open(self.0.claims_from(VICTIM).unwrap(), 0, generation, blocks);
+    }
+
+    /// Claims a block of what the victim has offered, as whoever is about to write it does. Returns
+    /// where the victim's buffer lies.
+    pub fn claim_block(&mut self) -> Option<u64> {
+        while let Some(arrival) = self.0.arrival() {
+            let [claim, remote, wanted, block] =
+                std::array::from_fn(|index| match arrival.head.kind {
+                    kind if kind == Kind::Share as u8 => self.0.word(index),
+                    _ => 0,
+                });
+            self.0.consume();
+            if block > 0 {
+                let blocks = wanted.div_ceil(block) as u32;
+                let mut help = Help::new(claim as u8 as usize, (claim >> 8) as u16, blocks)?;
+                return help.take(self.0.claims_to(VICTIM)?).map(|_| remote);
+            }
+        }
+        None
     }
 
     /// Takes what happens: the victim's lane, once it makes one. Returns whether it has let go.

@@ -236,3 +236,40 @@ fn what_was_done_is_counted_when_its_initiator_goes() {
     world.drive("it is counted", || counter.read() == 1);
     victim.domain.close_memory(&region).unwrap();
 }
+
+/// Nobody hears from a sender that has stopped in the middle of a block whether it still writes there. A buffer
+/// that the engine owns is therefore never freed.
+#[test]
+fn what_a_stopped_sender_may_write_to_is_never_freed() {
+    let message = vec![1; LONG];
+    for closes in [false, true] {
+        let bed = bed();
+        let world = bed.world(2);
+        world.warm_up();
+        let victim = &world.nodes[1];
+        let mut liar = Liar::new(&bed, victim.endpoint.address());
+        victim.receive(LONG, None, 1);
+        liar.say_all(Kind::Long, 0, &long(LONG, 0, &message), 0);
+        let start = Instant::now();
+        let place = loop {
+            victim.poll();
+            liar.hear();
+            if let Some(place) = liar.claim_block() {
+                break place;
+            }
+            assert!(start.elapsed() < PATIENCE, "no share is offered");
+        };
+        if closes {
+            victim.endpoint.close();
+        } else {
+            liar.say_all(Kind::Part, NAME, &[0], 0);
+            assert!(liar.is_cut_off(victim));
+            assert_eq!(world.received(1).bad(Errno::CONNABORTED).returned, None);
+        }
+        // It goes on.
+        let last = (place + LONG as u64 - 1) as *mut u8;
+        // SAFETY: what is checked here is that the memory stays, for whoever was offered it.
+        unsafe { last.write_volatile(2) };
+        world.nothing_more();
+    }
+}

@@ -116,12 +116,13 @@ impl ErrorEntry {
     }
 
     /// The buffer of a safe operation, back from the engine. Of several it is a copy of all their
-    /// bytes.
+    /// bytes. A receive that failed while its sender, who has stopped since, was writing to it has none:
+    /// the sender may write when it goes on, so the buffer is never freed.
     pub fn take_buffer(&mut self) -> Option<Vec<u8>> {
         self.attachment.take().map(Attachment::into_buffer)
     }
 
-    /// The buffers of a safe operation, as they were posted.
+    /// The buffers of a safe operation, as they were posted; none where [`Self::take_buffer`] has none.
     pub fn take_buffers(&mut self) -> Option<Vec<Vec<u8>>> {
         self.attachment.take().map(Attachment::into_buffers)
     }

@@ -5,7 +5,8 @@
 //! [`crate::ring::claims`]), and one that is away costs nothing, since the other takes all.
 //!
 //! A sender keeps its buffer until the receiver's Finish, and a receiver its buffer until every
-//! block is written, so both stay valid in between. What cannot be read comes in parts.
+//! block is written, so both stay valid in between. A receiver that gives a message up waits for a block
+//! that is being written, but not for ever: see [`pull`]. What cannot be read comes in parts.
 //!
 //! - [`pull`]: the receiver's side.
 //! - [`help`]: the sender's.

@@ -7,6 +7,7 @@ use std::{
 
 use super::{BLOCK_MIN, STRETCH};
 use crate::{
+    attachment::Attachment,
     engine::{Engine, peer::Reply},
     operation::{Incoming, Target},
     primitive::yield_now,
@@ -290,9 +291,10 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Ends what goes from buffer to buffer with a peer, before buffers are the application's again: it
-    /// writes no more to our memory when this returns, nor does an adapter, and it believes nothing that
-    /// it reads there.
+    /// Ends what goes from buffer to buffer with a peer, before buffers are the application's again: an
+    /// adapter writes no more to our memory when this returns, and the peer believes nothing that it reads
+    /// there. Nor does the peer write, except one that has stopped in the middle of a block: see
+    /// [`Self::take_back`].
     pub(crate) fn end_single_copy(&mut self, peer: PeerIndex) {
         self.forget_pulls(peer);
         self.forget_fetches(peer);
@@ -321,6 +323,9 @@ impl<T: Transport> Engine<T> {
         at.and_then(|at| self.copies.pulls.remove(at)).is_none_or(|pull| self.take_back(pull))
     }
 
+    /// Closes what was offered of a message, and waits until its sender writes no more of it. Returns
+    /// whether that is so: a sender that has stopped in the middle of a block is not waited for without
+    /// end, and writes the rest when it goes on. A buffer that was moved in is nobody's from then on.
     fn take_back(&mut self, mut pull: Pull) -> bool {
         let mut quiet = true;
         // A lane that is gone has no sender any more.
@@ -337,6 +342,23 @@ impl<T: Transport> Engine<T> {
             }
         }
         self.end_share(&mut pull);
+        if !quiet {
+            self.leave_buffer(pull.incoming);
+        }
         quiet
+    }
+
+    /// Leaves the buffer that a message goes to where it is for good, if it is one of ours: nobody ever
+    /// hears that its sender, who has stopped, writes there no more.
+    #[cold]
+    fn leave_buffer(&mut self, index: u32) {
+        let Incoming { peer, target, .. } = self.incoming[index];
+        let Target::Receive { receive, .. } = target else { return };
+        if let Some(bytes) = Attachment::leak(&mut self.receives[receive].attachment) {
+            tracing::warn!(
+                address = %self.peers[peer as usize].address,
+                "{bytes} bytes of a receive are never freed: their sender has stopped while it writes there"
+            );
+        }
     }
 }
