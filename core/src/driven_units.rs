@@ -21,12 +21,13 @@ enum Units<P: Provider> {
 }
 
 // SAFETY: the exclusive list is touched by one thread at a time: opening a
-// domain for exclusive use is unsafe and demands exactly that.
+// domain for exclusive use is unsafe and demands exactly that, and nobody outside of
+// this crate makes a list otherwise.
 unsafe impl<P: Provider> Sync for DrivenUnits<P> {}
 
 impl<P: Provider> DrivenUnits<P> {
-    /// Empty.
-    pub fn new(sharing: Sharing) -> Self {
+    /// Empty. `sharing` is the domain's, or says that any thread may use it.
+    pub(crate) fn new(sharing: Sharing) -> Self {
         let units = match sharing {
             Sharing::Exclusive => Units::Exclusive(UnsafeCell::new(Vec::new())),
             Sharing::Shared => Units::Shared(ArcSwap::default()),

@@ -12,7 +12,6 @@ use kestrel_core::{
         Entry, ErrorEntry,
         store::{CompletionStore, Head},
     },
-    domain::Sharing,
     error::Errno,
     flags::Flags,
     sleepers::Entered,
@@ -60,7 +59,7 @@ struct Store {
 impl Store {
     fn new() -> (Arc<Store>, Counting) {
         let bell = Counting(Arc::new(AtomicUsize::new(0)));
-        let store = CompletionStore::new(Sharing::Shared, 2, Box::new(bell.clone()));
+        let store = CompletionStore::shared(2, Box::new(bell.clone()));
         (Arc::new(Store { store, turns: Turns::new() }), bell)
     }
 

@@ -23,7 +23,6 @@ use kestrel_core::{
         Entry,
         store::{CompletionStore, Head},
     },
-    domain::Sharing,
     engine::{
         Engine, Setup,
         permitted::Permitted,
@@ -82,7 +81,9 @@ impl Rig {
         };
         // SAFETY: the memory is the rig's, and dropped after the engine.
         unsafe { regions.register_unowned(&attributes) }.unwrap();
-        let store = Arc::new(CompletionStore::new(Sharing::Exclusive, 64, Box::new(chaos::Silent)));
+        // SAFETY: the rig is one thread's, which makes no call from inside of another.
+        let store = unsafe { CompletionStore::exclusive(64, Box::new(chaos::Silent)) };
+        let store = Arc::new(store);
         let side = || Side { queue: Some(store.clone()), ..Side::default() };
         let buffers = seed.is_multiple_of(3);
         let setup = Setup {

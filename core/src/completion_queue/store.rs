@@ -57,8 +57,9 @@ pub struct CompletionStore {
     wake: Box<dyn Bell>,
 }
 
-// SAFETY: the exclusive queue is touched by one thread at a time: opening a
-// domain for exclusive use is unsafe and demands exactly that. All else is Sync.
+// SAFETY: the exclusive queue is touched by one thread at a time: opening a domain for exclusive use
+// is unsafe and demands exactly that, and so does `exclusive`; nobody outside of this crate makes one
+// otherwise. All else is Sync.
 unsafe impl Sync for CompletionStore {}
 // SAFETY: nothing in it is bound to a thread.
 unsafe impl Send for CompletionStore {}
@@ -97,8 +98,23 @@ impl Head {
 }
 
 impl CompletionStore {
-    /// A store that holds `size` entries before it has to grow.
-    pub fn new(sharing: Sharing, size: usize, wake: Box<dyn Bell>) -> Self {
+    /// A store that any thread may use, for whoever drives an engine by itself. It holds `size` entries
+    /// before it has to grow.
+    pub fn shared(size: usize, wake: Box<dyn Bell>) -> Self {
+        Self::new(Sharing::Shared, size, wake)
+    }
+
+    /// As [`Self::shared`], for one thread at a time.
+    ///
+    /// # Safety
+    /// No two threads are inside calls on the store, or of an engine that completes there, at the same
+    /// time, nor is any such call made from inside of another one.
+    pub unsafe fn exclusive(size: usize, wake: Box<dyn Bell>) -> Self {
+        Self::new(Sharing::Exclusive, size, wake)
+    }
+
+    /// A store for a domain of this `sharing`.
+    pub(crate) fn new(sharing: Sharing, size: usize, wake: Box<dyn Bell>) -> Self {
         let queue = match sharing {
             Sharing::Exclusive => Queue::Exclusive(UnsafeCell::new(EntryRing::with_capacity(size))),
             Sharing::Shared => Queue::Shared { ring: Ring::new(size), overflow: SegQueue::new() },

@@ -70,14 +70,15 @@ pub struct Unit<P: Provider> {
 
 // SAFETY: the engine is only touched by the owner: in shared mode whoever holds
 // `ownership`, in exclusive mode the one thread at a time that the application
-// promised when it opened the domain (an unsafe call).
+// promised when it opened the domain: an unsafe call, without which nobody outside of
+// this crate makes a unit.
 unsafe impl<P: Provider> Sync for Unit<P> {}
 // SAFETY: the engine is Send, since transports are; nothing is bound to a thread.
 unsafe impl<P: Provider> Send for Unit<P> {}
 
 impl<P: Provider> Unit<P> {
-    /// Puts an engine under ownership.
-    pub fn new(provider: Arc<P>, sharing: Sharing, engine: Engine<P::Transport>) -> Self {
+    /// Puts an engine under ownership. `sharing` is its domain's, or says that any thread may call it.
+    pub(crate) fn new(provider: Arc<P>, sharing: Sharing, engine: Engine<P::Transport>) -> Self {
         Unit {
             provider,
             sharing,
