@@ -57,6 +57,9 @@ pub type SocketEndpoint = kestrel_core::socket_endpoint::SocketEndpoint<Provider
 /// For one thread at a time, [`open_domain_exclusive`] saves some nanoseconds a
 /// call; it is unsafe, since nobody checks.
 ///
+/// A subscriber of `tracing` must not call objects of the domain: it is called from inside of their calls,
+/// and would wait for them for ever.
+///
 /// # Errors
 /// [`OpenError`], with the reason in words.
 /// # Reference
@@ -75,7 +78,8 @@ pub fn open_domain(info: &Info) -> Result<Arc<Domain>, OpenError> {
 /// As [`Domain::open_exclusive`](kestrel_core::domain::Domain::open_exclusive): no two threads are
 /// inside calls on objects of this domain, or drop them, at the same time, nor on the event queues and
 /// passive endpoints that its connected endpoints have to do with; a hand-over between threads
-/// synchronises.
+/// synchronises. Nor is any such call made from inside of another one, by a subscriber of `tracing` for
+/// one, unless that other one says that it may.
 #[allow(unsafe_code)]
 pub unsafe fn open_domain_exclusive(info: &Info) -> Result<Arc<Domain>, OpenError> {
     let (provider, options) = domain_parts(info, &settings_of_environment()?)?;

@@ -127,6 +127,11 @@ impl Default for DomainOptions {
 }
 
 /// A domain over one provider.
+///
+/// No call on a domain's objects is made from inside of another one, unless that one says that it may. A
+/// subscriber of `tracing` is called from inside, so it makes none. In a domain that threads share such a
+/// call may wait for itself for ever; in one that was opened with [`Domain::open_exclusive`] it is
+/// undefined behaviour.
 pub struct Domain<P: Provider> {
     provider: Arc<P>,
     adapter_atomics: bool,
@@ -183,6 +188,10 @@ impl<P: Provider> Domain<P> {
     /// with socket endpoints) that holds as well for the event queues that those report to, and for
     /// the passive endpoints that report there, though none of these belongs to the domain: they
     /// drive the endpoints, which complete into the domain's queues.
+    ///
+    /// Nor is any such call made from inside of another one, unless that one says that it may. A
+    /// subscriber of `tracing` is called from inside, so it makes none. Builds with debug assertions
+    /// panic where an endpoint is called so.
     pub unsafe fn open_exclusive(
         provider: Arc<P>,
         options: DomainOptions,

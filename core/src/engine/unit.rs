@@ -47,6 +47,22 @@ impl<P: Provider> Drop for Unit<P> {
     }
 }
 
+/// The exclusive thread at work. In builds with debug assertions it notices who comes from inside of its
+/// call, or at the same time; in others it is nothing.
+struct Inside<'a> {
+    #[cfg(debug_assertions)]
+    is_inside: &'a AtomicBool,
+    #[cfg(not(debug_assertions))]
+    unit: std::marker::PhantomData<&'a ()>,
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.is_inside.store(false, Ordering::Relaxed);
+    }
+}
+
 /// An engine that any thread may ask to drive.
 ///
 /// Aligned so that it shares no line, nor a pair of lines that are fetched together, with another
@@ -65,6 +81,9 @@ pub struct Unit<P: Provider> {
     polls: AtomicU32,
     /// The longest message. Units: bytes.
     message_max: usize,
+    /// The exclusive thread is in a call.
+    #[cfg(debug_assertions)]
+    is_inside: AtomicBool,
     engine: UnsafeCell<Option<Engine<P::Transport>>>,
 }
 
@@ -87,6 +106,8 @@ impl<P: Provider> Unit<P> {
             is_full: AtomicBool::new(false),
             polls: AtomicU32::new(0),
             message_max: engine.message_max(),
+            #[cfg(debug_assertions)]
+            is_inside: AtomicBool::new(false),
             engine: UnsafeCell::new(Some(engine)),
         }
     }
@@ -105,6 +126,19 @@ impl<P: Provider> Unit<P> {
         unsafe { (*self.engine.get()).as_mut() }
     }
 
+    /// The exclusive thread begins a call: the promise is that it is in no other, nor anybody else.
+    #[inline(always)]
+    fn enter(&self) -> Inside<'_> {
+        #[cfg(debug_assertions)]
+        {
+            let is_inside = self.is_inside.swap(true, Ordering::Relaxed);
+            assert!(!is_inside, "a call from inside of another one in a domain for one thread");
+            Inside { is_inside: &self.is_inside }
+        }
+        #[cfg(not(debug_assertions))]
+        Inside { unit: std::marker::PhantomData }
+    }
+
     /// Polls the engine for `most` packets if nobody else does. Returns whether anything moved.
     #[inline(always)]
     pub fn progress(&self, most: usize) -> bool {
@@ -112,6 +146,7 @@ impl<P: Provider> Unit<P> {
             return false;
         }
         if self.sharing == Sharing::Exclusive {
+            let _inside = self.enter();
             return match self.owned() {
                 Some(engine) => engine.progress_with(most),
                 None => false,
@@ -162,6 +197,7 @@ impl<P: Provider> Unit<P> {
             return Err(PostError::ForkedChild);
         }
         if self.sharing == Sharing::Exclusive {
+            let _inside = self.enter();
             return self.owned().ok_or(PostError::Closed)?.send(post);
         }
         if !self.ownership.try_acquire() {
@@ -183,6 +219,7 @@ impl<P: Provider> Unit<P> {
             return Err(PostError::ForkedChild);
         }
         if self.sharing == Sharing::Exclusive {
+            let _inside = self.enter();
             return self.owned().ok_or(PostError::Closed)?.receive(post);
         }
         if !self.ownership.try_acquire() {
@@ -204,6 +241,7 @@ impl<P: Provider> Unit<P> {
             return Err(PostError::ForkedChild);
         }
         if self.sharing == Sharing::Exclusive {
+            let _inside = self.enter();
             return self.owned().ok_or(PostError::Closed)?.remote(post);
         }
         if !self.ownership.try_acquire() {
@@ -232,6 +270,7 @@ impl<P: Provider> Unit<P> {
             result
         };
         if self.sharing == Sharing::Exclusive {
+            let _inside = self.enter();
             return self.owned().map(work).ok_or(PostError::Closed);
         }
         self.acquire();
@@ -251,6 +290,7 @@ impl<P: Provider> Unit<P> {
         // SAFETY: we are the owner, or the exclusive thread.
         let close = |unit: &Self| drop(unsafe { (*unit.engine.get()).take() });
         if self.sharing == Sharing::Exclusive {
+            let _inside = self.enter();
             return close(self);
         }
         self.acquire();

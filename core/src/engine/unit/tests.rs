@@ -35,6 +35,10 @@ impl Node {
 
     fn open_with(provider: &Arc<MockProvider>, options: EndpointOptions) -> Node {
         let domain = Domain::open(provider.clone(), DomainOptions::default()).unwrap();
+        Node::in_domain(domain, options)
+    }
+
+    fn in_domain(domain: Arc<Domain<MockProvider>>, options: EndpointOptions) -> Node {
         let endpoint = Endpoint::open(&domain, options).unwrap();
         let queue = CompletionQueue::open(&domain, 0).unwrap();
         let vector = Arc::new(AddressVector::open(Default::default()).unwrap());
@@ -269,4 +273,17 @@ fn a_panic_closes_the_endpoint() {
     assert_eq!(from.received(), []);
     assert_eq!(from.endpoint.cancel(1), Err(PostError::Closed));
     from.endpoint.close();
+}
+
+/// A subscriber of `tracing` that calls what it is called from breaks the promise of a domain for one thread.
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic = "from inside of another one"]
+fn a_call_from_inside_of_an_exclusive_one_is_noticed() {
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    // SAFETY: one thread; the call from inside is stopped before it does anything.
+    let domain = unsafe { Domain::open_exclusive(provider, DomainOptions::default()) }.unwrap();
+    let node = Node::in_domain(domain, EndpointOptions::default());
+    let read = |_: &mut Engine<_>| node.queue.read(&mut [Entry::default()]);
+    let _ = node.endpoint.unit().unwrap().with(read);
 }
