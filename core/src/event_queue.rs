@@ -2,8 +2,9 @@
 //! events and error entries. Reference: fi_eq(3).
 //!
 //! No data path leads here, so one mutex and two deques are enough. Reading drives the
-//! endpoints whose connections are reported here. Waiting is done elsewhere: whoever waits
-//! is told through [`EventQueue::set_notify`], and sleeps on [`EventWait::descriptors`].
+//! endpoints whose connections are reported here. A thread waits in [`EventQueue::read_blocking`].
+//! The C door waits by itself: it is told through [`EventQueue::set_notify`], and sleeps on
+//! [`EventWait::descriptors`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,8 +18,10 @@ use crate::info::Info;
 use crate::sleepers::Sleepers;
 
 mod driven;
+mod waiting;
 
 pub use driven::{Driven, EventWait};
+use waiting::Alarm;
 
 /// Something that happened. `fid` names the object it happened to, and
 /// `context` the operation; both are opaque here.
@@ -157,6 +160,8 @@ struct Queues {
     events: VecDeque<Event>,
     errors: VecDeque<ErrorEvent>,
     notify: Option<Notify>,
+    /// Of threads that wait inside of a call.
+    alarms: Vec<Arc<Alarm>>,
 }
 
 impl Queues {
@@ -328,13 +333,17 @@ impl EventQueue {
     /// [`EventQueueError::Bind`] while something is bound.
     pub fn close(&self) -> Result<(), EventQueueError> {
         self.binds.close()?;
-        *self.lock() = Queues::default();
+        let mut queues = self.lock();
+        // Whoever waits in a call still does.
+        let alarms = std::mem::take(&mut queues.alarms);
+        *queues = Queues { alarms, ..Queues::default() };
         Ok(())
     }
 
     fn push_with(&self, add: impl FnOnce(&mut Queues)) {
         let mut queues = self.lock();
         add(&mut queues);
+        queues.alarms.iter().for_each(|alarm| alarm.ring());
         let notify = queues.notify.clone();
         drop(queues);
         if let Some(notify) = notify {

@@ -7,11 +7,11 @@ use std::{
 };
 
 use kestrel::{
-    AddressVector, AddressVectorAttributes, AtomicCall, AtomicOperation, AtomicPost,
-    CompletionQueue, ConnectionRequest, Counter, Datatype, Domain, Endpoint, EndpointType, Event,
-    EventQueue, EventQueueAttributes, EventRead, Flags, Form, Hints, Info, MemoryRange,
-    MemoryRegionAttributes, MemoryRegionMode, Piece, Pieces, ReceivePost, RmaPost, SendPost,
-    SharedReceive, SharedTransmit, Sharing, Threshold, Work, objects,
+    AddressVector, AddressVectorAttributes, AddressVectorFlags, AtomicCall, AtomicOperation,
+    AtomicPost, CompletionQueue, ConnectionRequest, Counter, Datatype, Domain, Endpoint,
+    EndpointType, Event, EventQueue, EventQueueAttributes, EventRead, Flags, Form, Hints, Info,
+    MemoryRange, MemoryRegionAttributes, MemoryRegionMode, Piece, Pieces, ReceivePost, RmaPost,
+    SendPost, SharedReceive, SharedTransmit, Sharing, Threshold, Work, objects,
 };
 use kestrel_tests::reserved::own_group;
 
@@ -196,4 +196,87 @@ fn a_group_can_be_formatted() {
     let group = own_group().socket_addr();
     let group = endpoint.join(group.into(), Flags::empty()).unwrap();
     says(&group, &["Group {", "kind: Dgram"]);
+}
+
+/// A thread that waits for the first event of a queue: what it finds, and how long it waited.
+type Waiter = std::thread::JoinHandle<(EventRead, Duration)>;
+
+fn waiting(queue: &Arc<EventQueue>) -> Waiter {
+    let theirs = queue.clone();
+    let waiter = std::thread::spawn(move || {
+        let start = Instant::now();
+        (theirs.read_blocking(Some(PATIENCE)), start.elapsed())
+    });
+    // Long enough to fall asleep, mostly.
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!waiter.is_finished());
+    waiter
+}
+
+/// What it was woken for.
+#[track_caller]
+fn woken(waiter: Waiter) -> EventRead {
+    let (found, waited) = waiter.join().unwrap();
+    assert!(waited < PATIENCE, "it was the time that woke it");
+    found
+}
+
+#[test]
+fn who_waits_for_an_event_is_woken_by_what_is_written() {
+    let attributes = EventQueueAttributes { size: 0, flags: Flags::WRITE };
+    let queue = Arc::new(EventQueue::open(attributes).unwrap());
+    let start = Instant::now();
+    assert_eq!(queue.read_blocking(Some(Duration::from_millis(30))), EventRead::Empty);
+    assert!(start.elapsed() >= Duration::from_millis(30));
+    assert_eq!(queue.read_blocking(Some(Duration::ZERO)), EventRead::Empty);
+    for _ in 0..2 {
+        let both = [waiting(&queue), waiting(&queue)];
+        queue.write(1, b"both").unwrap();
+        queue.write(1, b"both").unwrap();
+        let expected = EventRead::Event(Event::User { code: 1, bytes: b"both".to_vec() });
+        for waiter in both {
+            assert_eq!(woken(waiter), expected);
+        }
+    }
+    queue.write(2, &[]).unwrap();
+    assert!(matches!(queue.read_blocking(None), EventRead::Event(Event::User { code: 2, .. })));
+}
+
+#[test]
+fn who_waits_for_an_event_is_woken_by_an_address_vector() {
+    let queue = events();
+    let flags = AddressVectorFlags::EVENT;
+    let attributes = AddressVectorAttributes { flags, ..Default::default() };
+    let peers = AddressVector::open(attributes).unwrap();
+    peers.bind_event_queue(queue.clone(), 5).unwrap();
+    let waiter = waiting(&queue);
+    let address = "127.0.0.1:7".parse::<std::net::SocketAddr>().unwrap();
+    let candidates = [kestrel::Address::from(address)];
+    peers.insert_with_events(candidates, 9, kestrel::Marks::None, |_| {}).unwrap();
+    let told = woken(waiter);
+    assert!(
+        matches!(told, EventRead::Event(Event::AddressVectorComplete { fid: 5, .. })),
+        "{told:?}"
+    );
+}
+
+/// It sleeps on the bells of what reports there, also of what comes while it sleeps.
+#[test]
+fn who_waits_for_an_event_is_woken_by_a_request() {
+    let (info, domain) = opened(&Hints::new().endpoint_type(EndpointType::Msg));
+    let (listener, caller) = (events(), events());
+    let waiter = waiting(&listener);
+    let passive = kestrel::open_passive_endpoint(&info).unwrap();
+    passive.bind_event_queue(&listener, 1).unwrap();
+    passive.listen().unwrap();
+    let endpoint = kestrel::open_endpoint(&domain, &info).unwrap();
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    endpoint.bind_event_queue(&caller, 2).unwrap();
+    endpoint.connect(passive.address(), &[]).unwrap();
+    while !waiter.is_finished() {
+        assert_eq!(caller.read_blocking(Some(Duration::from_millis(10))), EventRead::Empty);
+    }
+    let told = woken(waiter);
+    assert!(matches!(told, EventRead::Event(Event::ConnectionRequest { fid: 1, .. })), "{told:?}");
 }
