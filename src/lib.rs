@@ -51,6 +51,65 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Connections
+//!
+//! Connected endpoints ([`EndpointType::Msg`]) have one peer each. Who listens hears of a request by an event,
+//! takes it, and opens the endpoint that accepts it. Here both ends report to one event queue, by which they
+//! are told apart; reading it drives both:
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use kestrel::{
+//!     CompletionQueue, Endpoint, EndpointType, Entry, Event, EventQueue, EventRead, FI_ADDR_UNSPEC,
+//!     Flags, Hints,
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let patience = Some(Duration::from_secs(5));
+//! let info = kestrel::discover(Some(&Hints::new().endpoint_type(EndpointType::Msg)))?.remove(0);
+//! let domain = kestrel::open_domain(&info)?;
+//! let queue = CompletionQueue::open(&domain, 0)?;
+//! let events = Arc::new(EventQueue::open(Default::default())?);
+//! let bind = |endpoint: &Endpoint, name| -> Result<(), kestrel::EndpointError> {
+//!     endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)?;
+//!     endpoint.bind_event_queue(&events, name)
+//! };
+//!
+//! let listener = kestrel::open_passive_endpoint(&info)?;
+//! listener.bind_event_queue(&events, 1)?;
+//! listener.listen()?;
+//!
+//! let caller = kestrel::open_endpoint(&domain, &info)?;
+//! bind(&caller, 2)?;
+//! caller.connect(listener.address(), b"may I?")?;
+//!
+//! let asked = events.read_blocking(patience);
+//! let EventRead::Event(Event::ConnectionRequest { fid: 1, info, data }) = asked else {
+//!     panic!("{asked:?}");
+//! };
+//! assert_eq!(data, b"may I?");
+//! let request = listener.take(info.handle)?;
+//! let answerer = kestrel::open_endpoint_for(&domain, &info, request)?;
+//! bind(&answerer, 3)?;
+//! answerer.accept(b"do")?;
+//! for _ in 0..2 {
+//!     let made = events.read_blocking(patience);
+//!     assert!(matches!(made, EventRead::Event(Event::Connected { fid: 2 | 3, .. })), "{made:?}");
+//! }
+//!
+//! // The address says nothing: there is one peer.
+//! answerer.receive(vec![0; 64], FI_ADDR_UNSPEC, 1)?;
+//! caller.send(b"hello".to_vec(), 0, 2)?;
+//! let mut entries = [Entry::default()];
+//! for _ in 0..2 {
+//!     queue.read_blocking(&mut entries, patience)?;
+//!     let buffer = entries[0].take_buffer().expect("both give their buffers back");
+//!     assert_eq!(&buffer[..5], b"hello");
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 #![deny(unsafe_code)]
 
@@ -66,7 +125,7 @@ pub use discovery::{DiscoveryError, discover, discover_at};
 pub use objects::{
     CompletionQueue, ConnectionRequest, Counter, Domain, Endpoint, Group, PassiveEndpoint,
     Provider, ScalableEndpoint, SharedReceive, SharedTransmit, SocketEndpoint, Threshold, Work,
-    open_domain, open_domain_exclusive, open_endpoint, open_passive_endpoint,
+    open_domain, open_domain_exclusive, open_endpoint, open_endpoint_for, open_passive_endpoint,
     open_passive_endpoint_with, open_scalable_endpoint, open_socket, traffic,
 };
 

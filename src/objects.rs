@@ -151,28 +151,65 @@ pub fn traffic(endpoint: &Endpoint) -> Result<Traffic, PostError> {
 
 /// Opens an endpoint as `info` describes it, at `info.source` if that is given.
 ///
+/// The info of a request for a connection is for [`open_endpoint_for`].
+///
 /// # Errors
-/// [`OpenError`]: the address is in use, no descriptors are left, …
+/// [`OpenError`]: the address is in use, no descriptors are left, `info.handle` names a request, …
 pub fn open_endpoint(domain: &Arc<Domain>, info: &Info) -> Result<Arc<Endpoint>, OpenError> {
     if SocketKind::of(info.endpoint.kind).is_some() {
         return Err(another_type(info, "open_endpoint"));
     }
+    check_no_request(info, "open_endpoint_for")?;
     Endpoint::open(domain, endpoint_options(info))
+}
+
+/// Opens a connected endpoint that can accept `request`, as the request's own `info` describes it, which
+/// came with [`Event::ConnectionRequest`](kestrel_core::event_queue::Event::ConnectionRequest). Closed or
+/// dropped before it does, it rejects it. What could not be opened leaves the request where it was.
+///
+/// # Errors
+/// As [`open_endpoint`]; `info` is of another type of endpoint.
+/// # Reference
+/// fi_cm(3), `fi_accept`
+pub fn open_endpoint_for(
+    domain: &Arc<Domain>,
+    info: &Info,
+    request: ConnectionRequest,
+) -> Result<Arc<Endpoint>, OpenError> {
+    if info.endpoint.kind != EndpointType::Msg {
+        return Err(another_type(info, "open_endpoint_for"));
+    }
+    Endpoint::open_for(domain, endpoint_options(info), request)
 }
 
 /// Opens a socket endpoint as `info` describes it, at `info.source` if that is given.
 ///
 /// # Errors
-/// As [`open_endpoint`].
+/// As [`open_endpoint`]; a request for a connection is for
+/// [`SocketEndpoint::open_for`](kestrel_core::socket_endpoint::SocketEndpoint::open_for).
 pub fn open_socket(domain: &Arc<Domain>, info: &Info) -> Result<SocketEndpoint, SocketError> {
     let kind = SocketKind::of(info.endpoint.kind);
     let kind = kind.ok_or_else(|| another_type(info, "open_socket"))?;
+    check_no_request(info, "SocketEndpoint::open_for")?;
     SocketEndpoint::open(domain, kind, endpoint_options(info))
 }
 
 fn another_type(info: &Info, call: &str) -> OpenError {
     let reason = format!("{call} opens no endpoint of type {}", info.endpoint.kind);
     OpenError::Refused(Cause { errno: Errno::INVAL, reason })
+}
+
+/// An endpoint that was opened without the request that `info` names could accept nothing.
+fn check_no_request(info: &Info, call: &str) -> Result<(), OpenError> {
+    if info.handle == 0 {
+        return Ok(());
+    }
+    let reason = format!(
+        "info.handle {} names a request for a connection: take it from its passive endpoint, and \
+         {call} opens what accepts it",
+        info.handle
+    );
+    Err(OpenError::Refused(Cause { errno: Errno::INVAL, reason }))
 }
 
 /// Opens a scalable endpoint as `info` describes it, at `info.source` if that is given: with as

@@ -27,7 +27,10 @@ use waiting::Alarm;
 /// `context` the operation; both are opaque here.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A peer asks a passive endpoint for a connection.
+    /// A peer asks a passive endpoint for a connection. `info` is for who accepts: the passive
+    /// endpoint's `take` gives the request by `info.handle`, and `open_endpoint_for` of the crate
+    /// `kestrel` opens an endpoint as `info` describes it. Its `destination` is the peer, and `data`
+    /// what the peer sent along.
     ConnectionRequest {
         fid: u64,
         info: Box<Info>,

@@ -198,6 +198,20 @@ fn a_group_can_be_formatted() {
     says(&group, &["Group {", "kind: Dgram"]);
 }
 
+#[test]
+fn the_info_of_a_request_is_for_who_accepts() {
+    for kind in [EndpointType::Msg, EndpointType::SockStream] {
+        let (mut info, domain) = opened(&Hints::new().endpoint_type(kind));
+        info.handle = 7;
+        let refused = match kind {
+            EndpointType::Msg => kestrel::open_endpoint(&domain, &info).unwrap_err().to_string(),
+            _ => kestrel::open_socket(&domain, &info).unwrap_err().to_string(),
+        };
+        says(&refused, &["info.handle 7", "open"]);
+        says(&refused, &["_for opens what accepts it"]);
+    }
+}
+
 /// A thread that waits for the first event of a queue: what it finds, and how long it waited.
 type Waiter = std::thread::JoinHandle<(EventRead, Duration)>;
 
