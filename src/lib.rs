@@ -24,6 +24,9 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let hints = Hints::new().caps(Flags::RMA).data_progress(Progress::Auto);
 //! let info = kestrel::discover(Some(&hints))?.remove(0);
+//! // It is there before the objects that reach it, and so outlives them also where an error ends this.
+//! let mut memory = [0_u8; 4096];
+//! let place = memory.as_mut_ptr();
 //! let domain = kestrel::open_domain(&info)?;
 //! assert_ne!(domain.options().progress, ProgressMode::Manual);
 //! let endpoint = kestrel::open_endpoint(&domain, &info)?;
@@ -34,14 +37,13 @@
 //! endpoint.enable()?;
 //! let me = peers.insert_one(endpoint.address())?;
 //!
-//! let mut memory = [0_u8; 4096];
-//! let place = memory.as_mut_ptr();
 //! let attributes = MemoryRegionAttributes {
 //!     ranges: &[MemoryRange { address: place as u64, len: memory.len() as u64 }],
 //!     access: Flags::REMOTE_READ | Flags::REMOTE_WRITE,
 //!     ..Default::default()
 //! };
-//! // SAFETY: the memory lives until the region is closed below, and nothing refers to it meanwhile.
+//! // SAFETY: nothing refers to the memory until the region is closed, or the endpoint that peers reach
+//! // it by, which an error drops before the memory.
 //! let region = unsafe { domain.register_memory(&attributes)? };
 //! endpoint.write(b"hello".to_vec(), me, region.base() + 8, region.key(), 1)?;
 //! let mut entries = [Entry::default()];
