@@ -125,19 +125,22 @@ pub mod settings;
 pub use composite::Traffic;
 pub use discovery::{DiscoveryError, discover, discover_at};
 pub use objects::{
-    CompletionQueue, ConnectionRequest, Counter, Domain, Endpoint, Group, PassiveEndpoint,
-    Provider, ScalableEndpoint, SharedReceive, SharedTransmit, SocketEndpoint, Threshold, Work,
-    open_domain, open_domain_exclusive, open_endpoint, open_endpoint_for, open_passive_endpoint,
-    open_passive_endpoint_with, open_scalable_endpoint, open_socket, traffic,
+    CompletionQueue, ConnectionRequest, Counter, CounterWait, Domain, Endpoint, Group,
+    PassiveEndpoint, Provider, QueueWait, ScalableEndpoint, SharedReceive, SharedTransmit,
+    SocketEndpoint, Threshold, Work, open_domain, open_domain_exclusive, open_endpoint,
+    open_endpoint_for, open_passive_endpoint, open_passive_endpoint_with, open_scalable_endpoint,
+    open_socket, traffic,
 };
 
 // Addresses, and what is looked for.
 pub use kestrel_core::{
     address::{Address, AddressError, AddressFormat},
     address_vector::{
-        AddressVector, AddressVectorAttributes, AddressVectorError, AddressVectorFlags,
-        FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FiAddr, fi_rx_addr,
+        AddressVector, AddressVectorAttributes, AddressVectorError, AddressVectorFlags, Candidate,
+        FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FiAddr, Insertion, Marks, SharedMemory, SymmetricRange,
+        fi_rx_addr,
     },
+    connection::CM_DATA_SIZE,
     flags::Flags,
     info::{
         AddressVectorKind, ApiVersion, CompletionFormat, CompletionOrder, DomainAttributes,
@@ -162,6 +165,7 @@ pub use kestrel_core::{
     event_queue::{EventQueue, EventQueueAttributes},
     memory_region::{
         KEY_NOTAVAIL, MemoryRange, MemoryRegion, MemoryRegionAttributes, audience::Audience,
+        descriptor::Descriptor,
     },
     scalable_endpoint::{CONTEXTS_MAX, ContextCounts},
     socket_endpoint::{Readiness, SocketKind},
@@ -170,7 +174,8 @@ pub use kestrel_core::{
 // Operations, and what they leave.
 pub use kestrel_core::{
     completion_queue::{Entry, ErrorEntry},
-    event_queue::{ErrorEvent, Event, EventRead},
+    counter::CounterCell,
+    event_queue::{ErrorEvent, Event, EventRead, EventWait},
     memory::{Piece, Pieces},
     one_sided::{AtomicPost, RMA_IOV_LIMIT, RemoteSegment, RmaPost},
     operation::{IOV_LIMIT, ReceivePost, SendPost},

@@ -40,6 +40,10 @@ pub type SharedReceive = kestrel_core::shared_context::receive::SharedReceive<Pr
 pub type CompletionQueue = kestrel_core::completion_queue::CompletionQueue<Provider>;
 /// A counter; see [`kestrel_core::completion_counter::CompletionCounter`].
 pub type Counter = kestrel_core::completion_counter::CompletionCounter<Provider>;
+/// A wait for a queue's completions; see [`kestrel_core::completion_queue::QueueWait`].
+pub type QueueWait = kestrel_core::completion_queue::QueueWait<Provider>;
+/// A wait for a counter to change; see [`kestrel_core::completion_counter::CounterWait`].
+pub type CounterWait = kestrel_core::completion_counter::CounterWait<Provider>;
 /// A multicast group that an endpoint has joined; see [`kestrel_core::endpoint::Group`].
 pub type Group = kestrel_core::endpoint::Group<Provider>;
 /// What a passive endpoint was asked for; see

@@ -198,6 +198,35 @@ fn a_group_can_be_formatted() {
     says(&group, &["Group {", "kind: Dgram"]);
 }
 
+/// All that the calls take and return has a name here.
+#[test]
+fn what_calls_take_and_return_can_be_named() {
+    use kestrel::{
+        CM_DATA_SIZE, Candidate, CounterCell, CounterWait, Descriptor, EventWait, Insertion, Marks,
+        OptionName, QueueWait, SharedMemory, SymmetricRange,
+    };
+    let (info, domain) = opened(&Hints::new().endpoint_type(EndpointType::Msg));
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    let wait: Option<QueueWait> = queue.prepare_wait();
+    assert!(wait.is_some());
+    let counter = Counter::open(&domain);
+    let cell: &Arc<CounterCell> = counter.counter();
+    let wait: Option<CounterWait> = counter.prepare_wait(cell.now());
+    assert!(wait.is_some());
+    let wait: Option<EventWait> = events().prepare_wait();
+    assert!(wait.is_some());
+    let endpoint = kestrel::open_endpoint(&domain, &info).unwrap();
+    assert_eq!(endpoint.option(OptionName::CmDataSize), Ok(CM_DATA_SIZE));
+    let peers = AddressVector::open(AddressVectorAttributes::default()).unwrap();
+    let inserted: Insertion = peers.insert(&[endpoint.address()]);
+    assert_eq!(inserted.count(), 1);
+    assert!(matches!(Candidate::from(endpoint.address()), Candidate::Address(_)));
+    assert!(matches!(Marks::default(), Marks::None));
+    assert_eq!(Descriptor::of(KEY).map(Descriptor::key), Some(KEY));
+    fn named(_: Option<&dyn SharedMemory>, _: Option<SymmetricRange>) {}
+    named(None, None);
+}
+
 #[test]
 fn the_info_of_a_request_is_for_who_accepts() {
     for kind in [EndpointType::Msg, EndpointType::SockStream] {
