@@ -145,9 +145,9 @@ pub use kestrel_core::{
     info::{
         AddressVectorKind, ApiVersion, CompletionFormat, CompletionOrder, DomainAttributes,
         DomainHints, EndpointAttributes, EndpointHints, EndpointType, FabricAttributes,
-        FabricHints, Hints, Info, MemoryRegionMode, MessageOrder, Mode, Progress,
-        ReceiveAttributes, ReceiveHints, Rejection, ResourceManagement, SHARED_CONTEXT, Threading,
-        TransmitAttributes, TransmitHints,
+        FabricHints, Hints, INJECT_SIZE_MAX, Info, MemoryRegionMode, MessageOrder, Mode, Progress,
+        ReceiveAttributes, ReceiveHints, Rejection, ResourceManagement, SHARED_CONTEXT,
+        TX_SIZE_MAX, Threading, TransmitAttributes, TransmitHints,
     },
 };
 

@@ -54,6 +54,18 @@ pub enum OpenError {
         /// Of either direction.
         limit: usize,
     },
+    /// A size in the options of an endpoint is one that no endpoint can have.
+    #[error("{option} is {value}: an endpoint has {least} to {most}")]
+    BadSize {
+        /// Which option.
+        option: &'static str,
+        /// As given.
+        value: usize,
+        /// The least that it may be.
+        least: usize,
+        /// The most.
+        most: usize,
+    },
     /// Connected endpoints and those of datagrams have one context.
     #[error("endpoints of this type have one context of each direction")]
     NotScalable,
@@ -74,7 +86,7 @@ impl HasErrno for OpenError {
             OpenError::Refused(reason) => reason.errno,
             OpenError::ForkedChild => Errno::OPNOTSUPP,
             OpenError::Closed => Errno::BADF,
-            OpenError::TooManyContexts { .. } => Errno::INVAL,
+            OpenError::TooManyContexts { .. } | OpenError::BadSize { .. } => Errno::INVAL,
             OpenError::NotScalable => Errno::OPNOTSUPP,
             OpenError::NoThread(_) => Errno::AGAIN,
         }

@@ -9,9 +9,10 @@ use std::{
 use kestrel::{
     AddressVector, AddressVectorAttributes, AddressVectorFlags, AtomicCall, AtomicOperation,
     AtomicPost, CompletionQueue, ConnectionRequest, Counter, Datatype, Domain, Endpoint,
-    EndpointType, Event, EventQueue, EventQueueAttributes, EventRead, Flags, Form, Hints, Info,
-    MemoryRange, MemoryRegionAttributes, MemoryRegionMode, Piece, Pieces, ReceivePost, RmaPost,
-    SendPost, SharedReceive, SharedTransmit, Sharing, Threshold, Work, objects,
+    EndpointOptions, EndpointType, Errno, Event, EventQueue, EventQueueAttributes, EventRead,
+    Flags, Form, Hints, Info, MemoryRange, MemoryRegionAttributes, MemoryRegionMode, OpenError,
+    Piece, Pieces, ReceivePost, RmaPost, SendPost, SharedReceive, SharedTransmit, Sharing,
+    Threshold, Work, objects,
 };
 use kestrel_tests::reserved::own_group;
 
@@ -225,6 +226,35 @@ fn what_calls_take_and_return_can_be_named() {
     assert_eq!(Descriptor::of(KEY).map(Descriptor::key), Some(KEY));
     fn named(_: Option<&dyn SharedMemory>, _: Option<SymmetricRange>) {}
     named(None, None);
+}
+
+#[test]
+fn sizes_that_no_endpoint_has_are_refused() {
+    let (info, domain) = opened(&Hints::new());
+    let usual = objects::endpoint_options(&info);
+    let sized = |transmit_size, inject_size| {
+        let options = EndpointOptions { transmit_size, inject_size, ..usual.clone() };
+        Endpoint::open(&domain, options).map(|endpoint| endpoint.close())
+    };
+    for value in [0, kestrel::TX_SIZE_MAX + 1, 1 << 40, usize::MAX] {
+        let refused = sized(value, 0).unwrap_err();
+        let most = kestrel::TX_SIZE_MAX;
+        let expected = OpenError::BadSize { option: "transmit_size", value, least: 1, most };
+        assert_eq!((refused.errno(), &refused), (Errno::INVAL, &expected));
+        assert_eq!(
+            refused.to_string(),
+            format!("transmit_size is {value}: an endpoint has 1 to {most}")
+        );
+    }
+    for value in [kestrel::INJECT_SIZE_MAX + 1, 1 << 40, usize::MAX] {
+        let most = kestrel::INJECT_SIZE_MAX;
+        let expected = OpenError::BadSize { option: "inject_size", value, least: 0, most };
+        assert_eq!(sized(1, value), Err(expected));
+    }
+    sized(1, 0).unwrap();
+    sized(kestrel::TX_SIZE_MAX, kestrel::INJECT_SIZE_MAX).unwrap();
+    let huge = EndpointOptions { transmit_size: usize::MAX, ..usual };
+    assert!(matches!(SharedTransmit::open(&domain, huge), Err(OpenError::BadSize { .. })));
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use std::{borrow::Cow, fmt};
 
 use crate::error::{Errno, HasErrno};
-use crate::info::{RX_SIZE_MAX, TX_SIZE_MAX};
+use crate::info::{INJECT_SIZE_MAX, RX_SIZE_MAX, TX_SIZE_MAX};
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -288,7 +288,7 @@ pub static PARAMETERS: [Parameter; 20] = [
     },
     Parameter {
         name: "FI_KESTREL_INJECT_SIZE",
-        kind: Kind::Integer { min: 64, max: 64 * KIB },
+        kind: Kind::Integer { min: 64, max: INJECT_SIZE_MAX as u64 },
         default: "16K",
         unit: Unit::Bytes,
         help: "The largest message that an inject takes.",

@@ -28,11 +28,12 @@ impl<P: Provider> Endpoint<P> {
         let address = options.address.map(|address| address.with_port(0));
         let options = EndpointOptions { connected: true, address, ..options };
         let options = options.on(domain.options());
-        match domain.provider().open_as(options.opening()) {
+        let opened = options.check_sizes();
+        match opened.and_then(|()| Ok(domain.provider().open_as(options.opening())?)) {
             Ok(transport) => Self::open_over(domain, options, transport, Some(request)),
             Err(error) => {
                 request.give_back();
-                Err(error.into())
+                Err(error)
             }
         }
     }

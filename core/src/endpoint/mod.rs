@@ -77,14 +77,15 @@ impl<P: Provider> Endpoint<P> {
     /// Opens an endpoint, not yet enabled. Its address is reserved from now on.
     ///
     /// # Errors
-    /// [`OpenError`]: the domain is closed, or its parent process's; the address is in use or is not
-    /// ours, no descriptors are left, …
+    /// [`OpenError`]: the domain is closed, or its parent process's; a size is out of bounds; the
+    /// address is in use or is not ours, no descriptors are left, …
     /// # Reference
     /// fi_endpoint(3), `fi_endpoint`
     pub fn open(domain: &Arc<Domain<P>>, options: EndpointOptions) -> Result<Arc<Self>, OpenError> {
         if domain.provider().forked() {
             return Err(OpenError::ForkedChild);
         }
+        options.check_sizes()?;
         let options = options.on(domain.options());
         let transport = domain.provider().open_as(options.opening())?;
         Self::open_over(domain, options, transport, None)
@@ -96,6 +97,7 @@ impl<P: Provider> Endpoint<P> {
         options: EndpointOptions,
         seat: Seat<P>,
     ) -> Result<Arc<Self>, OpenError> {
+        options.check_sizes()?;
         let address = seat.address();
         Self::open_as(domain, options, address, None, None, Some(seat))
     }

@@ -9,9 +9,9 @@ use crate::{
     address::Address,
     config::Config,
     connection::CM_DATA_SIZE,
-    domain::DomainOptions,
+    domain::{DomainOptions, OpenError},
     flags::Flags,
-    info::{MessageOrder, RX_CAPS, TX_CAPS, dscp_on_the_wire},
+    info::{INJECT_SIZE_MAX, MessageOrder, RX_CAPS, TX_CAPS, TX_SIZE_MAX, dscp_on_the_wire},
     primitive::{AtomicU64, Ordering},
     scalable_endpoint::pair::{Direction, Seat},
     transport::{Opening, Provider, Service},
@@ -39,9 +39,9 @@ pub struct EndpointOptions {
     pub transmit_capabilities: Flags,
     /// Of the capabilities, those that it receives with (`rx_attr.caps`).
     pub receive_capabilities: Flags,
-    /// Sends that may be under way before a post answers `Again`.
+    /// Sends that may be under way before a post answers `Again`: 1 to [`TX_SIZE_MAX`].
     pub transmit_size: usize,
-    /// The longest injected message. Units: bytes.
+    /// The longest injected message: at most [`INJECT_SIZE_MAX`]. Units: bytes.
     pub inject_size: usize,
     /// Flags of transmit calls that name none.
     pub transmit_flags: Flags,
@@ -88,6 +88,20 @@ impl EndpointOptions {
             self.traffic_class = domain.traffic_class;
         }
         self
+    }
+
+    /// Refuses sizes that no endpoint can have: by the limits that discovery goes by.
+    pub(crate) fn check_sizes(&self) -> Result<(), OpenError> {
+        let sizes = [
+            ("transmit_size", self.transmit_size, 1, TX_SIZE_MAX),
+            ("inject_size", self.inject_size, 0, INJECT_SIZE_MAX),
+        ];
+        match sizes.into_iter().find(|(_, value, least, most)| !(least..=most).contains(&value)) {
+            Some((option, value, least, most)) => {
+                Err(OpenError::BadSize { option, value, least, most })
+            }
+            None => Ok(()),
+        }
     }
 
     /// What its transport is opened with.

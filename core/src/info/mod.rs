@@ -40,8 +40,8 @@ pub use hints::{DomainHints, EndpointHints, FabricHints, Hints, ReceiveHints, Tr
 pub use modes::{CompletionOrder, MemoryRegionMode, MessageOrder, Mode};
 pub use negotiate::negotiate;
 pub use offer::{
-    AUTH_KEY_SIZE_MAX, DATAGRAM_CAPS, Offer, PROTOCOL_KESTREL, PROTOCOL_VERSION, RX_CAPS,
-    RX_SIZE_MAX, TAG_FORMAT_GENERIC, TX_CAPS, TX_SIZE_MAX, UNKEYED_CAPS,
+    AUTH_KEY_SIZE_MAX, DATAGRAM_CAPS, INJECT_SIZE_MAX, Offer, PROTOCOL_KESTREL, PROTOCOL_VERSION,
+    RX_CAPS, RX_SIZE_MAX, TAG_FORMAT_GENERIC, TX_CAPS, TX_SIZE_MAX, UNKEYED_CAPS,
 };
 pub use rejection::Rejection;
 pub use traffic_class::{dscp_of_traffic_class, dscp_on_the_wire, traffic_class_of_dscp};

@@ -111,6 +111,9 @@ pub const TX_SIZE_MAX: usize = 65_536;
 /// The most posted receives that may be asked for.
 pub const RX_SIZE_MAX: usize = 65_536;
 
+/// The most bytes that an inject may be asked to take.
+pub const INJECT_SIZE_MAX: usize = 64 << 10;
+
 /// Objects of one kind in a domain. Memory is the only true limit.
 const OBJECT_COUNT_MAX: usize = 1 << 20;
 /// An error's data is at most a raw address (28 bytes), or a rejection's data.

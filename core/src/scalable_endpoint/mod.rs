@@ -83,7 +83,7 @@ impl<P: Provider> ScalableEndpoint<P> {
     /// reserved from now on. `options` are what contexts inherit.
     ///
     /// # Errors
-    /// Too many contexts; not so many ports in a row are free; as [`Endpoint::open`].
+    /// Too many contexts; a size is out of bounds; not so many ports in a row are free; as [`Endpoint::open`].
     pub fn open(
         domain: &Arc<Domain<P>>,
         options: EndpointOptions,
@@ -95,6 +95,7 @@ impl<P: Provider> ScalableEndpoint<P> {
         if options.connected || options.datagrams {
             return Err(OpenError::NotScalable);
         }
+        options.check_sizes()?;
         let counts = counts.specified(&options)?;
         let count = counts.transmit.max(counts.receive);
         let options = options.on(domain.options());

@@ -35,6 +35,7 @@ pub struct SharedTransmit<P: Provider> {
 impl<P: Provider> SharedTransmit<P> {
     /// Opens one. Of `options` it looks at what concerns sending.
     pub fn open(domain: &Arc<Domain<P>>, options: EndpointOptions) -> Result<Arc<Self>, OpenError> {
+        options.check_sizes()?;
         domain.uses().bind().map_err(|_| OpenError::Closed)?;
         let binds = BindCount::default();
         Ok(Arc::new(SharedTransmit { domain: domain.clone(), options, binds }))
