@@ -274,6 +274,21 @@ impl MemoryRegionRegistry {
         self.lock().by_key.get(&key).cloned()
     }
 
+    /// Runs `work` while `region`, which is registered here, is sure not to close.
+    ///
+    /// # Errors
+    /// [`MemoryRegionError::NotRegistered`]: it is closed, or another registry's.
+    pub(crate) fn while_open(
+        &self,
+        region: &MemoryRegion,
+        work: impl FnOnce() -> Result<(), MemoryRegionError>,
+    ) -> Result<(), MemoryRegionError> {
+        let regions = self.lock();
+        let key = region.key;
+        let known = regions.by_key.get(&key).filter(|known| std::ptr::eq(&***known, region));
+        known.map_or(Err(MemoryRegionError::NotRegistered { key }), |_| work())
+    }
+
     /// Closes a region; its key finds nothing from then on, and may be requested again. What
     /// peers were doing to its memory at this moment is over when this returns.
     ///

@@ -8,11 +8,11 @@ use std::{
 
 use kestrel::{
     AddressVector, AddressVectorAttributes, AddressVectorFlags, AtomicCall, AtomicOperation,
-    AtomicPost, CompletionQueue, ConnectionRequest, Counter, Datatype, Domain, Endpoint,
+    AtomicPost, BindError, CompletionQueue, ConnectionRequest, Counter, Datatype, Domain, Endpoint,
     EndpointOptions, EndpointType, Errno, Event, EventQueue, EventQueueAttributes, EventRead,
-    Flags, Form, Hints, Info, MemoryRange, MemoryRegionAttributes, MemoryRegionMode, OpenError,
-    Piece, Pieces, ReceivePost, RmaPost, SendPost, SharedReceive, SharedTransmit, Sharing,
-    Threshold, Work, objects,
+    Flags, Form, Hints, Info, MemoryRange, MemoryRegion, MemoryRegionAttributes, MemoryRegionError,
+    MemoryRegionMode, OpenError, Piece, Pieces, ReceivePost, RmaPost, SendPost, SharedReceive,
+    SharedTransmit, Sharing, Threshold, Work, objects,
 };
 use kestrel_tests::reserved::own_group;
 
@@ -255,6 +255,32 @@ fn sizes_that_no_endpoint_has_are_refused() {
     sized(kestrel::TX_SIZE_MAX, kestrel::INJECT_SIZE_MAX).unwrap();
     let huge = EndpointOptions { transmit_size: usize::MAX, ..usual };
     assert!(matches!(SharedTransmit::open(&domain, huge), Err(OpenError::BadSize { .. })));
+}
+
+#[test]
+fn a_counter_is_bound_to_regions_of_its_domain_that_are_open() {
+    let [(_, here), (_, there)] = [(); 2].map(|()| opened(&Hints::new()));
+    let mut memory = vec![0_u8; 64];
+    let ranges = [MemoryRange { address: memory.as_mut_ptr() as u64, len: 64 }];
+    let access = Flags::REMOTE_WRITE;
+    let attributes = MemoryRegionAttributes { ranges: &ranges, access, ..Default::default() };
+    // SAFETY: no endpoint is open here, so nobody reaches the memory, and it outlives the region.
+    let register = |domain: &Domain| unsafe { domain.register_memory(&attributes) }.unwrap();
+    let counter = Counter::open(&here);
+    let bind = |region: &MemoryRegion| here.bind_memory_counter(region, &counter, access);
+    let (foreign, closed) = (register(&there), register(&here));
+    here.close_memory(&closed).unwrap();
+    for region in [&foreign, &closed] {
+        let refused = MemoryRegionError::NotRegistered { key: region.key() };
+        assert_eq!(bind(region), Err(refused));
+    }
+    let region = register(&here);
+    bind(&region).unwrap();
+    assert_eq!(bind(&region), Err(MemoryRegionError::CounterBound { key: region.key() }));
+    assert!(matches!(counter.close(), Err(BindError::Busy { .. })));
+    here.close_memory(&region).unwrap();
+    counter.close().unwrap();
+    there.close_memory(&foreign).unwrap();
 }
 
 #[test]

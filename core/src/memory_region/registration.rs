@@ -30,6 +30,30 @@ impl MemoryRegion {
         self.events.all().next().is_some()
     }
 
+    /// Has `counter` count what `flags` say, or refuses where one does.
+    fn bind_counter(
+        &self,
+        counter: &Arc<CounterCell>,
+        flags: Flags,
+    ) -> Result<(), MemoryRegionError> {
+        let places =
+            [(Flags::REMOTE_READ, &self.events.read), (Flags::REMOTE_WRITE, &self.events.write)];
+        let wanted = || places.iter().filter(|(kind, _)| flags.contains(*kind));
+        let bound = MemoryRegionError::CounterBound { key: self.key };
+        if wanted().any(|(_, place)| place.get().is_some()) {
+            return Err(bound);
+        }
+        for (_, place) in wanted() {
+            counter.binds().bind()?;
+            if place.set(counter.clone()).is_err() {
+                // Another thread was first.
+                let _ = counter.binds().unbind();
+                return Err(bound);
+            }
+        }
+        Ok(())
+    }
+
     /// A peer has read the region, or written to it (`REMOTE_READ`, `REMOTE_WRITE`), or both at once:
     /// then a counter of both counts it once.
     #[inline(always)]
@@ -123,6 +147,7 @@ impl<P: Provider> Domain<P> {
     /// # Errors
     /// [`MemoryRegionError::UnsupportedFlags`] for other flags,
     /// [`MemoryRegionError::OtherDomain`] for a counter of another domain,
+    /// [`MemoryRegionError::NotRegistered`] for a region that is closed, or another domain's,
     /// [`MemoryRegionError::CounterBound`] if one is bound already.
     /// # Reference
     /// fi_mr(3), `fi_mr_bind`
@@ -139,22 +164,9 @@ impl<P: Provider> Domain<P> {
         if !std::ptr::eq(&**counter.domain(), self) {
             return Err(MemoryRegionError::OtherDomain);
         }
-        let places = [
-            (Flags::REMOTE_READ, &region.events.read),
-            (Flags::REMOTE_WRITE, &region.events.write),
-        ];
-        let wanted = || places.iter().filter(|(kind, _)| flags.contains(*kind));
-        if wanted().any(|(_, place)| place.get().is_some()) {
-            return Err(MemoryRegionError::CounterBound { key: region.key });
-        }
-        for (_, place) in wanted() {
-            counter.counter().binds().bind()?;
-            if place.set(counter.counter().clone()).is_err() {
-                // Another thread was first.
-                let _ = counter.counter().binds().unbind();
-                return Err(MemoryRegionError::CounterBound { key: region.key });
-            }
-        }
+        // Whoever closes it releases what is bound by then.
+        self.memory_regions()
+            .while_open(region, || region.bind_counter(counter.counter(), flags))?;
         // What a peer has been told of the region would go uncounted.
         region.adapter.revoke();
         counter.drive_domain();
