@@ -9,10 +9,10 @@ use std::{
 use kestrel::{
     AddressVector, AddressVectorAttributes, AddressVectorFlags, AtomicCall, AtomicOperation,
     AtomicPost, BindError, CompletionQueue, ConnectionRequest, Counter, Datatype, Domain, Endpoint,
-    EndpointOptions, EndpointType, Errno, Event, EventQueue, EventQueueAttributes, EventRead,
-    Flags, Form, Hints, Info, MemoryRange, MemoryRegion, MemoryRegionAttributes, MemoryRegionError,
-    MemoryRegionMode, OpenError, Piece, Pieces, ReceivePost, RmaPost, SendPost, SharedReceive,
-    SharedTransmit, Sharing, Threshold, Work, objects,
+    EndpointError, EndpointOptions, EndpointType, Errno, Event, EventQueue, EventQueueAttributes,
+    EventRead, Flags, Form, Hints, Info, MemoryRange, MemoryRegion, MemoryRegionAttributes,
+    MemoryRegionError, MemoryRegionMode, OpenError, Piece, Pieces, ReceivePost, RmaPost, SendPost,
+    SharedReceive, SharedTransmit, Sharing, Threshold, Work, objects,
 };
 use kestrel_tests::reserved::own_group;
 
@@ -281,6 +281,18 @@ fn a_counter_is_bound_to_regions_of_its_domain_that_are_open() {
     here.close_memory(&region).unwrap();
     counter.close().unwrap();
     there.close_memory(&foreign).unwrap();
+}
+
+#[test]
+fn a_counter_does_not_stand_for_a_queue() {
+    let (info, domain) = opened(&Hints::new());
+    let endpoint = kestrel::open_endpoint(&domain, &info).unwrap();
+    let peers = Arc::new(AddressVector::open(AddressVectorAttributes::default()).unwrap());
+    endpoint.bind_counter(&Counter::open(&domain), Flags::SEND | Flags::RECV).unwrap();
+    endpoint.bind_address_vector(&peers).unwrap();
+    let refused = endpoint.enable().unwrap_err();
+    assert_eq!(refused, EndpointError::NoCompletionQueue { direction: "transmit" });
+    says(&refused.to_string(), &["no completion queue is bound for transmit; a counter alone"]);
 }
 
 #[test]

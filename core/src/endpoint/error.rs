@@ -243,8 +243,9 @@ pub enum EndpointError {
         /// Which object.
         object: &'static str,
     },
-    /// No completion queue or counter for a direction that the endpoint has.
-    #[error("no completion queue or counter is bound for {direction}")]
+    /// No completion queue for a direction that the endpoint has. A counter does not stand for one, since
+    /// errors are told in the queue.
+    #[error("no completion queue is bound for {direction}; a counter alone does not do")]
     NoCompletionQueue {
         /// `transmit` or `receive`.
         direction: &'static str,
