@@ -9,10 +9,11 @@ use std::{
 use kestrel::{
     AddressVector, AddressVectorAttributes, AddressVectorFlags, AtomicCall, AtomicOperation,
     AtomicPost, BindError, CompletionQueue, ConnectionRequest, Counter, Datatype, Domain, Endpoint,
-    EndpointError, EndpointOptions, EndpointType, Errno, Event, EventQueue, EventQueueAttributes,
-    EventRead, Flags, Form, Hints, Info, MemoryRange, MemoryRegion, MemoryRegionAttributes,
-    MemoryRegionError, MemoryRegionMode, OpenError, Piece, Pieces, ReceivePost, RmaPost, SendPost,
-    SharedReceive, SharedTransmit, Sharing, Threshold, Work, objects,
+    EndpointError, EndpointOptions, EndpointType, Entry, Errno, Event, EventQueue,
+    EventQueueAttributes, EventRead, FI_ADDR_UNSPEC, Flags, Form, Hints, Info, MemoryRange,
+    MemoryRegion, MemoryRegionAttributes, MemoryRegionError, MemoryRegionMode, OpenError, Piece,
+    Pieces, ReadError, ReceivePost, RmaPost, SendPost, SharedReceive, SharedTransmit, Sharing,
+    Threshold, Work, objects,
 };
 use kestrel_tests::reserved::own_group;
 
@@ -199,6 +200,19 @@ fn a_group_can_be_formatted() {
     says(&group, &["Group {", "kind: Dgram"]);
 }
 
+/// An endpoint that is its own peer, and its queue, which is bound with `flags`.
+fn alone(flags: Flags) -> (Arc<Endpoint>, Arc<CompletionQueue>, u64) {
+    let (info, domain) = opened(&Hints::new());
+    let endpoint = kestrel::open_endpoint(&domain, &info).unwrap();
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    let peers = Arc::new(AddressVector::open(AddressVectorAttributes::default()).unwrap());
+    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV | flags).unwrap();
+    endpoint.bind_address_vector(&peers).unwrap();
+    endpoint.enable().unwrap();
+    let me = peers.insert_one(endpoint.address()).unwrap();
+    (endpoint, queue, me)
+}
+
 /// All that the calls take and return has a name here.
 #[test]
 fn what_calls_take_and_return_can_be_named() {
@@ -293,6 +307,26 @@ fn a_counter_does_not_stand_for_a_queue() {
     let refused = endpoint.enable().unwrap_err();
     assert_eq!(refused, EndpointError::NoCompletionQueue { direction: "transmit" });
     says(&refused.to_string(), &["no completion queue is bound for transmit; a counter alone"]);
+}
+
+#[test]
+fn who_has_room_for_no_completion_waits_for_none() {
+    let (endpoint, queue, me) = alone(Flags::empty());
+    let nothing = |_: usize, _: &Entry| panic!("there is no room");
+    for is_there in [false, true] {
+        assert_eq!(queue.read_blocking(&mut [], None), Err(ReadError::Empty));
+        assert_eq!(queue.read_with_blocking(0, None, nothing), Err(ReadError::Empty));
+        // SAFETY: nothing is called.
+        let read = unsafe { queue.read_in_place_blocking(0, None, nothing) };
+        assert_eq!(read, Err(ReadError::Empty));
+        if !is_there {
+            endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
+            endpoint.send(vec![1; 8], me, 2).unwrap();
+        }
+    }
+    for _ in 0..2 {
+        assert_eq!(queue.read_blocking(&mut [Entry::default()], Some(PATIENCE)), Ok(1));
+    }
 }
 
 #[test]

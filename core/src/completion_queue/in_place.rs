@@ -37,7 +37,7 @@ impl<P: Provider> CompletionQueue<P> {
         // SAFETY: as above.
         let pop =
             |store: &_| unsafe { CompletionStore::pop_each_in_place(store, count, &mut take) };
-        self.read_blocking_by(pop, timeout)
+        self.read_blocking_by(count, pop, timeout)
     }
 }
 

@@ -24,7 +24,8 @@ impl<P: Provider> CompletionQueue<P> {
     /// first completion.
     ///
     /// The wait spins for a moment, yields, then sleeps on the bells of the
-    /// endpoints bound, re-checking after it has asked for the bell.
+    /// endpoints bound, re-checking after it has asked for the bell. Without room for any, when
+    /// `entries` is empty, it does not wait.
     /// # Errors
     /// As [`Self::read`], [`ReadError::Empty`] when the time is over; [`ReadError::Signaled`] after
     /// [`Self::signal`].
@@ -35,10 +36,10 @@ impl<P: Provider> CompletionQueue<P> {
         entries: &mut [Entry],
         timeout: Option<Duration>,
     ) -> Result<usize, ReadError> {
-        self.read_blocking_by(|store| store.pop(entries), timeout)
+        self.read_blocking_by(entries.len(), |store| store.pop(entries), timeout)
     }
 
-    /// Reads as [`Self::read_with`], waiting as [`Self::read_blocking`] does.
+    /// Reads as [`Self::read_with`], waiting as [`Self::read_blocking`] does: not if `count` is 0.
     ///
     /// # Errors
     /// As there.
@@ -48,11 +49,13 @@ impl<P: Provider> CompletionQueue<P> {
         timeout: Option<Duration>,
         mut take: impl FnMut(usize, &Entry),
     ) -> Result<usize, ReadError> {
-        self.read_blocking_by(|store| store.pop_each(count, &mut take), timeout)
+        self.read_blocking_by(count, |store| store.pop_each(count, &mut take), timeout)
     }
 
+    /// Reads by `pop`, which takes `count` completions at most.
     pub(super) fn read_blocking_by(
         &self,
+        count: usize,
         mut pop: impl FnMut(&CompletionStore) -> Head,
         timeout: Option<Duration>,
     ) -> Result<usize, ReadError> {
@@ -60,7 +63,8 @@ impl<P: Provider> CompletionQueue<P> {
         let _blocked = Blocked::at(&self.store.signal);
         loop {
             match self.read_by(BURST_MAX, &mut pop) {
-                Err(ReadError::Empty) => {}
+                // Who takes none would wait for what is there already.
+                Err(ReadError::Empty) if count > 0 => {}
                 outcome => return outcome,
             }
             if self.domain.provider().forked() {
