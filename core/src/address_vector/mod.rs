@@ -105,8 +105,14 @@ pub struct AddressVectorAttributes {
     pub auth_keys: bool,
 }
 
-/// The address of receive context `rx_index` at `fi_addr`. Reference: `fi_rx_addr` of fi_av(3).
+/// The address of receive context `rx_index` at `fi_addr`, in a vector whose attributes say
+/// `rx_ctx_bits`: 0 to 32. Reference: `fi_rx_addr` of fi_av(3).
+///
+/// # Panics
+/// There are more bits than a vector may have, or the index does not fit them.
 pub const fn fi_rx_addr(fi_addr: FiAddr, rx_index: u64, rx_ctx_bits: u32) -> FiAddr {
+    assert!(rx_ctx_bits <= RX_CTX_BITS_MAX, "an address vector has at most 32 rx_ctx_bits");
+    assert!(rx_ctx_bits == 0 || rx_index >> rx_ctx_bits == 0, "the index does not fit rx_ctx_bits");
     if rx_ctx_bits == 0 { fi_addr } else { rx_index << (u64::BITS - rx_ctx_bits) | fi_addr }
 }
 

@@ -362,3 +362,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+#[should_panic = "at most 32"]
+fn no_address_has_more_bits_for_contexts_than_a_vector() {
+    fi_rx_addr(1, 0, 33);
+}
+
+#[test]
+#[should_panic = "does not fit"]
+fn no_index_is_cut_to_the_bits_that_there_are() {
+    fi_rx_addr(1, 16, 4);
+}
