@@ -11,9 +11,9 @@ use kestrel::{
     AtomicPost, BindError, CompletionQueue, ConnectionRequest, Counter, Datatype, Domain, Endpoint,
     EndpointError, EndpointOptions, EndpointType, Entry, Errno, Event, EventQueue,
     EventQueueAttributes, EventRead, FI_ADDR_UNSPEC, Flags, Form, Hints, Info, MemoryRange,
-    MemoryRegion, MemoryRegionAttributes, MemoryRegionError, MemoryRegionMode, OpenError, Piece,
-    Pieces, ReadError, ReceivePost, RmaPost, SendPost, SharedReceive, SharedTransmit, Sharing,
-    Threshold, Work, objects,
+    MemoryRegion, MemoryRegionAttributes, MemoryRegionError, MemoryRegionMode, OpenError,
+    OwnedReceive, Piece, Pieces, ReadError, ReceivePost, RmaPost, SendPost, SharedReceive,
+    SharedTransmit, Sharing, Threshold, Work, objects,
 };
 use kestrel_tests::reserved::own_group;
 
@@ -327,6 +327,20 @@ fn who_has_room_for_no_completion_waits_for_none() {
     for _ in 0..2 {
         assert_eq!(queue.read_blocking(&mut [Entry::default()], Some(PATIENCE)), Ok(1));
     }
+}
+
+/// Nothing but a completion gives a buffer back with what was received.
+#[test]
+fn a_receive_that_owns_buffers_always_completes() {
+    let (endpoint, queue, me) = alone(Flags::SELECTIVE_COMPLETION);
+    let buffers = vec![vec![0; 3], vec![0; 5]];
+    let receive = OwnedReceive { buffers, flags: Flags::empty(), ..OwnedReceive::default() };
+    endpoint.receive_message(receive).unwrap();
+    endpoint.inject(b"received", me).unwrap();
+    let mut entries = [Entry::default()];
+    assert_eq!(queue.read_blocking(&mut entries, Some(PATIENCE)), Ok(1));
+    let expected = vec![b"rec".to_vec(), b"eived".to_vec()];
+    assert_eq!(entries[0].take_buffers(), Some(expected));
 }
 
 #[test]

@@ -50,7 +50,8 @@ pub struct OwnedReceive {
     pub tag: Option<(u64, u64)>,
     /// Comes back in the completion. It names the message that is claimed.
     pub context: u64,
-    /// `COMPLETION`, `MULTI_RECV`, `PEEK`, `CLAIM`, `DISCARD`; in place of the default flags.
+    /// `COMPLETION`, `MULTI_RECV`, `PEEK`, `CLAIM`, `DISCARD`; in place of the default flags. A receive
+    /// with buffers always completes, since nothing else gives them back with what was received.
     pub flags: Flags,
 }
 
@@ -116,7 +117,8 @@ impl<P: Provider> Endpoint<P> {
     /// # Errors
     /// As [`Self::post_receive`]; the buffers come back.
     pub fn receive_message(&self, receive: OwnedReceive) -> Result<(), RefusedBuffers> {
-        let OwnedReceive { buffers, from, tag, context, flags } = receive;
+        let OwnedReceive { buffers, from, tag, context, mut flags } = receive;
+        flags.set(Flags::COMPLETION, flags.contains(Flags::COMPLETION) || !buffers.is_empty());
         let (attachment, pieces) = Attachment::of_several(buffers);
         let mut attachment = Some(attachment);
         let (asked, ignore) = tag.unwrap_or((0, 0));
