@@ -10,10 +10,10 @@ use kestrel::{
     AddressVector, AddressVectorAttributes, AddressVectorFlags, AtomicCall, AtomicOperation,
     AtomicPost, BindError, CompletionQueue, ConnectionRequest, Counter, Datatype, Domain, Endpoint,
     EndpointError, EndpointOptions, EndpointType, Entry, Errno, Event, EventQueue,
-    EventQueueAttributes, EventRead, FI_ADDR_UNSPEC, Flags, Form, Hints, Info, MemoryRange,
-    MemoryRegion, MemoryRegionAttributes, MemoryRegionError, MemoryRegionMode, OpenError,
-    OwnedReceive, Piece, Pieces, ReadError, ReceivePost, RmaPost, SendPost, SharedReceive,
-    SharedTransmit, Sharing, Threshold, Work, objects,
+    EventQueueAttributes, EventRead, FI_ADDR_UNSPEC, Flags, Form, HasErrno, Hints, Info,
+    MemoryRange, MemoryRegion, MemoryRegionAttributes, MemoryRegionError, MemoryRegionMode,
+    OpenError, OwnedReceive, Piece, Pieces, PostError, ReadError, ReceivePost, RmaPost, SendPost,
+    SharedReceive, SharedTransmit, Sharing, Threshold, Work, objects,
 };
 use kestrel_tests::reserved::own_group;
 
@@ -438,4 +438,46 @@ fn who_waits_for_an_event_is_woken_by_a_request() {
     }
     let told = woken(waiter);
     assert!(matches!(told, EventRead::Event(Event::ConnectionRequest { fid: 1, .. })), "{told:?}");
+}
+
+/// No unsafe code is needed to see what lies in a buffer of several messages before that comes back.
+#[test]
+fn messages_in_a_buffer_that_is_not_released_can_be_copied() {
+    let (endpoint, queue, me) = alone(Flags::empty());
+    endpoint.receive_multi(vec![0; 300], FI_ADDR_UNSPEC, 4).unwrap();
+    let messages = [&b"the first"[..], b"", b"another"];
+    let mut entries = [(); 3].map(|()| Entry::default());
+    for (message, entry) in messages.iter().zip(&mut entries) {
+        endpoint.inject(message, me).unwrap();
+        assert_eq!(queue.read_blocking(std::slice::from_mut(entry), Some(PATIENCE)), Ok(1));
+    }
+    for (message, entry) in messages.iter().zip(&entries) {
+        assert_eq!(endpoint.copy_received(entry).unwrap(), *message);
+    }
+    let [first, ..] = entries;
+    let told = |context, buffer, length| {
+        let mut entry = Entry::default();
+        (entry.context, entry.buffer, entry.length) = (context, buffer, length);
+        entry
+    };
+    let nothing = |entry: Entry| {
+        let expected = Err(PostError::NotInBuffer { context: entry.context });
+        assert_eq!(endpoint.copy_received(&entry), expected);
+    };
+    // What is not there is not told, whatever an entry says.
+    for length in [17, 300, u64::MAX] {
+        nothing(told(4, first.buffer, length));
+    }
+    nothing(told(5, first.buffer, 9));
+    for buffer in [0, first.buffer - 1, first.buffer + 17, u64::MAX] {
+        nothing(told(4, buffer, 9));
+    }
+    // The last one releases it.
+    endpoint.inject(&[7; 250], me).unwrap();
+    let mut last = [Entry::default()];
+    assert_eq!(queue.read_blocking(&mut last, Some(PATIENCE)), Ok(1));
+    let buffer = last[0].take_buffer().unwrap();
+    let start = (first.buffer - buffer.as_ptr() as u64) as usize;
+    assert_eq!(&buffer[start..start + 9], b"the first");
+    nothing(told(4, first.buffer, 9));
 }

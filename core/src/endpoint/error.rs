@@ -154,6 +154,14 @@ pub enum PostError {
         /// As given.
         context: u64,
     },
+    /// The message lies in no buffer that the endpoint has for several messages.
+    #[error(
+        "no buffer that was posted for several messages, with context {context:#x}, has it now"
+    )]
+    NotInBuffer {
+        /// The buffer's.
+        context: u64,
+    },
     /// "The same fi_context structure used for an FI_PEEK + FI_CLAIM operation must be used by the
     /// paired FI_CLAIM request" (fi_tagged(3)): it can name one message.
     #[error("a message is claimed with context {context:#x} already")]
@@ -183,6 +191,7 @@ impl HasErrno for PostError {
             | PostError::NothingToPost
             | PostError::CountedChange
             | PostError::NothingClaimed { .. }
+            | PostError::NotInBuffer { .. }
             | PostError::ClaimedBefore { .. } => Errno::INVAL,
             PostError::InjectTooLarge { .. } | PostError::TooLong { .. } => Errno::MSGSIZE,
             PostError::TooManyPieces { .. }

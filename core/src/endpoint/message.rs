@@ -6,6 +6,7 @@
 use super::{DefaultFlags, Endpoint, PostError};
 use crate::{
     attachment::Attachment,
+    completion_queue::Entry,
     error::{Errno, HasErrno},
     flags::Flags,
     memory::{Piece, Pieces},
@@ -100,7 +101,8 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Receives messages into `buffer`, one after the other, until less than the
-    /// minimum is left; the last completion, which says `MULTI_RECV`, returns the buffer.
+    /// minimum is left; the last completion, which says `MULTI_RECV`, returns the buffer. Until then
+    /// [`Self::copy_received`] shows the messages.
     ///
     /// # Errors
     /// As [`Self::receive`].
@@ -108,6 +110,18 @@ impl<P: Provider> Endpoint<P> {
     /// fi_msg(3), FI_MULTI_RECV
     pub fn receive_multi(&self, buffer: Vec<u8>, from: u64, context: u64) -> Result<(), Refused> {
         self.receive_owned(buffer, from, 0, 0, context, Flags::MSG | Flags::MULTI_RECV)
+    }
+
+    /// A copy of the message that `completion` tells of, which lies in a buffer of
+    /// [`Self::receive_multi`] that has not come back.
+    ///
+    /// In a buffer that has come back the message begins at byte `completion.buffer` less the address of
+    /// its first byte. Cost: cold; waits for whoever drives the endpoint.
+    /// # Errors
+    /// [`PostError::NotInBuffer`]: the buffer was released meanwhile, or is none of this endpoint's
+    /// own; [`PostError::NoMemory`] for the copy.
+    pub fn copy_received(&self, completion: &Entry) -> Result<Vec<u8>, PostError> {
+        self.unit()?.with(|engine| engine.copy_received(completion))?
     }
 
     pub(super) fn send_owned(

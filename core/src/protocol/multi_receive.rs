@@ -11,11 +11,28 @@ use crate::{
     engine::{Engine, report::Message},
     error::Cause,
     flags::Flags,
-    operation::{ReceiveOperation, ReceivePost, Target},
+    memory::Piece,
+    operation::{ReceiveOperation, ReceivePost, Target, room_for},
     protocol::receive::canceled,
     tag_match::{STICKY, SourceIndex},
     transport::{PeerIndex, Transport},
 };
+
+impl ReceiveOperation {
+    /// Which of its bytes is at `address`; also that behind the last one, where no message has a byte.
+    fn place_of(&self, address: u64) -> Option<usize> {
+        let (view, mut at) = (self.pieces.view(), 0);
+        loop {
+            let part = view.contiguous(at, usize::MAX);
+            let within = address.checked_sub(part.as_ptr() as u64);
+            match within.and_then(|within| usize::try_from(within).ok()) {
+                Some(within) if within <= part.len() => return Some(at + within),
+                _ if part.is_empty() => return None,
+                _ => at += part.len(),
+            }
+        }
+    }
+}
 
 impl<T: Transport> Engine<T> {
     /// Posts a multi-receive buffer: first it takes what waits for it.
@@ -112,6 +129,29 @@ impl<T: Transport> Engine<T> {
             attachment: None,
         };
         self.leave_multi(receive, Some((entry, message.peer)));
+    }
+
+    /// A copy of the message of `entry`, if it lies in a buffer that was moved in and is not released:
+    /// of whatever bytes are there, if the entry is made up.
+    pub(crate) fn copy_received(&self, entry: &Entry) -> Result<Vec<u8>, PostError> {
+        let length = entry.length as usize;
+        let found = self.receives.indices().find_map(|receive| {
+            let operation = &self.receives[receive];
+            let is_meant = operation.flags.contains(Flags::MULTI_RECV)
+                && operation.context == entry.context
+                && operation.attachment.is_some();
+            let place = is_meant.then(|| operation.place_of(entry.buffer)).flatten()?;
+            let is_filled = place.checked_add(length).is_some_and(|end| end <= operation.filled);
+            is_filled.then_some((operation, place))
+        });
+        let (operation, place) = found.ok_or(PostError::NotInBuffer { context: entry.context })?;
+        let mut bytes = room_for(length)?;
+        bytes.resize(length, 0);
+        let copy = Piece::of_owned(&mut bytes);
+        operation.pieces.view().for_each_part(place, length, |done, part| {
+            part.copy_to(copy.part(done, part.len()));
+        });
+        Ok(bytes)
     }
 
     /// One user of the buffer less; the last one of an exhausted buffer releases it.
