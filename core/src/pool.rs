@@ -152,10 +152,10 @@ impl<R> Pool<R> {
         (slot.record.is_some() && slot.generation == (name >> 32) as u32).then_some(index)
     }
 
-    /// The indices in use, in no particular order.
+    /// The indices in use, in no particular order. Cost: a look at each place up to the last in use.
     pub fn indices(&self) -> impl Iterator<Item = u32> + '_ {
         let used = |(index, slot): (usize, &Slot<R>)| slot.record.as_ref().map(|_| index as u32);
-        self.records.iter().enumerate().filter_map(used)
+        self.records.iter().enumerate().filter_map(used).take(self.len())
     }
 }
 
@@ -214,5 +214,15 @@ mod tests {
         }
         assert_eq!((0..6).map(|n| pool.insert(n)).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
         assert!(names.into_iter().all(|name| pool.index_of(name).is_none()));
+    }
+
+    #[test]
+    fn all_in_use_are_listed_between_those_that_are_not() {
+        let mut pool = Pool::default();
+        (0..5).for_each(|n| assert_eq!(pool.insert(n), n));
+        [0, 3].into_iter().for_each(|index| pool.release(index));
+        assert!(pool.indices().eq([1, 2, 4]));
+        [1, 2, 4].into_iter().for_each(|index| pool.release(index));
+        assert_eq!(pool.indices().count(), 0);
     }
 }

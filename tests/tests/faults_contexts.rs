@@ -18,8 +18,8 @@ use kestrel_core::{
 };
 use kestrel_shm::{ShmOptions, ShmProvider, testing::abstract_name};
 use kestrel_tests::{
-    bed::Options,
-    contexts::Sharers,
+    bed::{Memory, Options, Receive},
+    contexts::{Portal, Sharers, counts},
     liar::Liar,
     mock::mock_bed,
     node::{Node, NodeOptions, Wait},
@@ -269,4 +269,35 @@ fn a_directed_receive_fails_with_the_endpoint_that_is_closed() {
     sharers.members[1].endpoint.close();
     let (_, done) = sharers.next(|| ());
     assert_eq!(done.bad(Errno::CONNRESET).context, 2);
+}
+
+/// A receive that is directed at an endpoint of several contexts waits for any of them.
+#[test]
+fn a_directed_receive_waits_for_any_context_of_its_endpoint() {
+    let bed = mock_bed(MockOptions::default());
+    for (goes, stays) in [(1, 0), (0, 1)] {
+        let host = bed.world(1);
+        let (portal, server) = (Portal::open(&bed, counts(2, 1)), &host.nodes[0]);
+        portal.knows(&[server.endpoint.address()]);
+        let first = portal.endpoint.address();
+        let from = server.vector.insert_one(first).unwrap();
+        for (tag, context) in (0..).zip(&portal.transmit) {
+            server.receive(8, Some(tag), tag);
+            context.endpoint.send_tagged(vec![1; 8], 0, tag, 1).unwrap();
+            host.drive("a context is heard", || {
+                portal.poll();
+                host.waiting(0).1 > 0
+            });
+            assert_eq!(host.received_already(0).good().source, from);
+        }
+        let into = Memory::zeroed(8);
+        let post = Receive { pieces: into.all(), from, context: 9, ..Receive::default() };
+        server.post_receive(&post).unwrap();
+        let kill = |context: u16| bed.provider.kill(first.with_port(first.port() + context));
+        kill(goes);
+        host.poll(10);
+        assert_eq!(host.waiting(0).1, 0, "the other one may have it");
+        kill(stays);
+        assert_eq!(host.received(0).bad(Errno::CONNRESET).context, 9);
+    }
 }

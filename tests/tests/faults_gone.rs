@@ -9,8 +9,10 @@ use std::{
 use kestrel::composite::CompositeProvider;
 use kestrel_core::{
     address::Address,
+    address_vector::FI_ADDR_UNSPEC,
     domain::{DomainOptions, Sharing},
     endpoint::EndpointOptions,
+    error::Errno,
     mock::{MockOptions, MockProvider},
     transport::{Opening, Provider, Transport, TransportEvent},
 };
@@ -274,6 +276,32 @@ fn what_the_dead_left_is_of_nobody_else() {
     assert_eq!(host.received(0).good().source, by_dead);
     same(&into.bytes(), &pattern(7, 300), "of the dead");
     host.nothing_more();
+}
+
+/// Those with tags first, and among them the earliest.
+#[test]
+fn what_is_from_the_dead_alone_fails_in_its_order() {
+    const COUNT: u64 = 60;
+    let _alone = alone();
+    let bed = mock_bed();
+    let world = bed.world(3);
+    world.warm_up();
+    let into = Memory::zeroed(100);
+    let is_tagged = |context: u64| context % 4 < 2;
+    for context in 0..COUNT {
+        let from = [1, 2, FI_ADDR_UNSPEC][context as usize % 3];
+        // Several masks, so that they lie in several tables.
+        let tag = is_tagged(context).then_some((context * 7 % 5, context % 4));
+        let post = Receive { pieces: into.all(), from, tag, context, ..Receive::default() };
+        world.nodes[0].post_receive(&post).unwrap();
+    }
+    bed.provider.kill(world.nodes[1].endpoint.address());
+    let (tagged, untagged): (Vec<u64>, Vec<u64>) =
+        (0..COUNT).filter(|context| context % 3 == 0).partition(|&context| is_tagged(context));
+    for context in tagged.into_iter().chain(untagged) {
+        assert_eq!(world.received(0).bad(Errno::CONNRESET).context, context);
+    }
+    world.nothing_more();
 }
 
 /// A receive that was directed at somebody who is gone waits for him, and a message to him finds him when

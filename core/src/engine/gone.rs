@@ -130,8 +130,9 @@ impl<T: Transport> Engine<T> {
         if !self.transport.forget_peer(peer) {
             return false;
         }
-        let Peer { address, key, .. } = self.peers[peer as usize];
+        let Peer { address, key, source, .. } = self.peers[peer as usize];
         self.by_address.remove(&(address, key));
+        self.further_contexts.move_over(peer, source, peer);
         // What it has allocated goes.
         self.peers[peer as usize] = Peer::new(address, key, peer);
         self.vacancies.places.push(peer);

@@ -13,7 +13,7 @@ use crate::{
     error::{Cause, Errno},
     operation::Target,
     protocol::{receive::Posted, remote_access::several::Several, window::PeerWindow},
-    tag_match::{STICKY, SourceIndex},
+    tag_match::{Matcher, STICKY},
     transport::{PeerIndex, Transport, TransportEvent},
     wire::Kind,
 };
@@ -206,7 +206,7 @@ impl<T: Transport> Engine<T> {
         // A receive that is directed at an endpoint of several contexts waits for any of them.
         let Peer { source, matched_as, .. } = self.peers[peer as usize];
         if !self.has_other_contexts(peer) {
-            self.fail_posted_from(|posted| posted == matched_as, why);
+            self.fail_posted_as(|matcher| matcher.posted_from(matched_as), why);
             self.fail_shared_from(source, why);
         }
     }
@@ -277,15 +277,15 @@ impl<T: Transport> Engine<T> {
 
     /// Fails every posted receive: no message will come for it.
     pub(crate) fn fail_all_posted(&mut self, why: &Cause) {
-        self.fail_posted_from(|_| true, why);
+        let all = |matcher: &mut Matcher| matcher.posted().map(|(receive, _)| receive).collect();
+        self.fail_posted_as(all, why);
     }
 
-    fn fail_posted_from(&mut self, fails: impl Fn(SourceIndex) -> bool, why: &Cause) {
+    /// Fails those posted receives that are found in each matcher.
+    fn fail_posted_as(&mut self, find: impl Fn(&mut Matcher) -> Vec<u32>, why: &Cause) {
         for family in Posted::ALL {
-            let posted = self.posted_in(family).map(|matcher| matcher.posted());
-            let directed: Vec<_> =
-                posted.into_iter().flatten().filter(|&(_, source)| fails(source)).collect();
-            for (receive, _) in directed {
+            let found = self.posted_in(family).map_or_else(Vec::new, &find);
+            for receive in found {
                 if let Some(matcher) = self.posted_in(family) {
                     matcher.remove_posted(receive);
                 }

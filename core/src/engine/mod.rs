@@ -72,6 +72,7 @@ use crate::{
         atomic::ATOMIC_BYTES_MAX,
         claimed::ClaimedMessages,
         contest::Contests,
+        context::FurtherContexts,
         datagram::Datagrams,
         fence::Fence,
         remote_access::{scratch::Scratch, several::Several},
@@ -167,6 +168,8 @@ pub struct Engine<T: Transport> {
     /// Which of them nobody has.
     vacancies: Vacancies,
     pub(crate) by_address: HashMap<(Address, KeyNumber), PeerIndex>,
+    /// Which of them are contexts of whom.
+    pub(crate) further_contexts: FurtherContexts,
     /// The peers of addresses in the vector.
     routes: Routes,
     /// The count of changes that what peers are called is right for, without another look.
@@ -249,6 +252,7 @@ impl<T: Transport> Engine<T> {
             peers: Vec::new(),
             vacancies: Vacancies::default(),
             by_address: HashMap::new(),
+            further_contexts: FurtherContexts::default(),
             routes: Routes::new(setup.address_vector.source_mask()),
             sources_valid_for: 0,
             sources_made_for: 0,

@@ -75,7 +75,11 @@ impl<T: Transport> Engine<T> {
     fn set_source(&mut self, peer: PeerIndex, source: PeerIndex, fi_addr: FiAddr) {
         let matched_as = source_in(self.group_of(self.peers[source as usize].key), source);
         let record = &mut self.peers[peer as usize];
-        (record.source, record.matched_as, record.fi_addr) = (source, matched_as, fi_addr);
+        let before = std::mem::replace(&mut record.source, source);
+        (record.matched_as, record.fi_addr) = (matched_as, fi_addr);
+        if before != source {
+            self.further_contexts.move_over(peer, before, source);
+        }
     }
 }
 

@@ -5,12 +5,39 @@
 //! address that peers have inserted. Reference: fi_endpoint(3): "The transmit and receive
 //! contexts share the transport-level address."
 
+use rustc_hash::FxHashMap;
+
 use crate::{
     address::Address,
     engine::Engine,
     scalable_endpoint::{CONTEXTS_MAX, endpoint_address},
     transport::{PeerIndex, Transport},
 };
+
+/// The peers that are further contexts of an endpoint, by the peer that it is.
+#[derive(Default)]
+pub(crate) struct FurtherContexts(FxHashMap<PeerIndex, Vec<PeerIndex>>);
+
+impl FurtherContexts {
+    /// What `peer` sends came from one source until now, and comes from another one.
+    pub(crate) fn move_over(&mut self, peer: PeerIndex, from: PeerIndex, to: PeerIndex) {
+        if from != peer
+            && let Some(contexts) = self.0.get_mut(&from)
+        {
+            contexts.retain(|&other| other != peer);
+            if contexts.is_empty() {
+                self.0.remove(&from);
+            }
+        }
+        if to != peer {
+            self.0.entry(to).or_default().push(peer);
+        }
+    }
+
+    fn of(&self, source: PeerIndex) -> impl Iterator<Item = PeerIndex> {
+        self.0.get(&source).into_iter().flatten().copied()
+    }
+}
 
 impl<T: Transport> Engine<T> {
     /// `peer` is pair of contexts `index` of an endpoint, whose address is as many ports lower.
@@ -54,7 +81,8 @@ impl<T: Transport> Engine<T> {
     /// Whether another context of the endpoint that `peer` is part of is connected to us.
     pub(crate) fn has_other_contexts(&self, peer: PeerIndex) -> bool {
         let source = self.peers[peer as usize].source;
-        let others = self.peers.iter().enumerate().filter(|&(other, _)| other != peer as usize);
-        others.into_iter().any(|(_, other)| other.source == source && other.incarnation.is_some())
+        let first = Some(source).filter(|&first| self.peers[first as usize].source == source);
+        let mut contexts = self.further_contexts.of(source).chain(first);
+        contexts.any(|other| other != peer && self.peers[other as usize].incarnation.is_some())
     }
 }

@@ -382,11 +382,9 @@ impl State {
         let mut gone = Vec::new();
         let Some(source) = self.sources.get(address, key) else { return gone };
         for tagged in [true, false] {
-            for (receive, directed) in self.matcher(tagged).posted() {
-                if directed == source {
-                    self.matcher(tagged).remove_posted(receive);
-                    gone.extend(self.retire(receive & !STICKY));
-                }
+            for receive in self.matcher(tagged).posted_from(source) {
+                self.matcher(tagged).remove_posted(receive);
+                gone.extend(self.retire(receive & !STICKY));
             }
         }
         gone

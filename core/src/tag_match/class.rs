@@ -46,6 +46,11 @@ impl Class {
         Key { tag: tag & self.significant, source: source | self.source_mask }
     }
 
+    /// Whether its receives are each from one source alone.
+    pub(super) fn names_source(self) -> bool {
+        self.source_mask == 0
+    }
+
     fn hint_index(self) -> usize {
         // Masks differ in few bits anywhere in the word; the top bits of a product see them all.
         let mixed = self.significant.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;

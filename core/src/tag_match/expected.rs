@@ -1,5 +1,6 @@
 //! The expected side: posted receives that wait for their message.
 
+use super::by_key::ByKey;
 use super::class::{CLASS_COUNT_MAX, Class, NO_SLOT, Slot, Slots};
 use super::live::{Live, OVERFLOW_SLOT};
 use super::nodes::{Node, Nodes};
@@ -13,13 +14,13 @@ const VACANT: u64 = u64::MAX;
 /// One posted receive; half a cache line, so that a match touches one line of them.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
-struct Posted {
+pub(super) struct Posted {
     /// Sequence number in the upper 56 bits, slot of the class in the lower 8. Sequence numbers
     /// are unique, so comparing orders compares them.
-    order: u64,
+    pub(super) order: u64,
     tag: u64,
     source: u32,
-    receive: u32,
+    pub(super) receive: u32,
     link: Link,
 }
 
@@ -98,11 +99,13 @@ pub(super) struct Expected {
     /// By slot.
     recent: [Recent; CLASS_COUNT_MAX],
     live: Live,
+    /// How many were ever posted.
     sequence: u64,
     /// In posting order, searched from the front.
     overflow: Vec<Overflowing>,
     /// Room for this many receives is made when a slot is first used.
     capacity: usize,
+    by_source: ByKey,
 }
 
 impl Expected {
@@ -115,6 +118,7 @@ impl Expected {
             sequence: 0,
             overflow: Vec::new(),
             capacity,
+            by_source: ByKey::default(),
         }
     }
 
@@ -350,6 +354,20 @@ impl Expected {
             }
         }
         earliest.map(|(_, receive)| receive)
+    }
+
+    /// All receives from `source` alone, in posting order. Without a look where there are none from
+    /// anybody alone.
+    pub(super) fn from(&mut self, source: SourceIndex) -> Vec<u32> {
+        let is_directed = |slot: usize| {
+            let Slot { class, content: table } = self.slots.get(slot);
+            slot == OVERFLOW_SLOT || class.names_source() && table.len() > 0
+        };
+        if !self.live.slots().any(is_directed) {
+            return Vec::new();
+        }
+        let source_of = |posted: &Posted| u64::from(posted.source);
+        self.by_source.all(&self.nodes, self.sequence, u64::from(source), source_of)
     }
 
     /// All receives in posting order. Cost: a look at every place, an allocation and a sort.

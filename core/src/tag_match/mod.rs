@@ -14,6 +14,9 @@
 //! - a parked message sits in the table of every class that receives searched for lately; a
 //!   receive probes the table of its own class (`unexpected.rs`).
 //!
+//! The ends of peers ask for what no message asks for. Nothing is kept for them: where they are many, what
+//! is posted is sorted by source (`by_key.rs`).
+//!
 //! Sixteen classes on each side have tables (`class.rs`); more are correct but slow. Tables are
 //! chains of nodes, linked by the indices that the caller names its receives and messages by
 //! (`table.rs`, `nodes.rs`). All of it grows by doubling and never shrinks, so the steady state
@@ -22,6 +25,7 @@
 //! # Reference  fi_tagged(3)
 
 mod bits;
+mod by_key;
 mod class;
 mod expected;
 mod live;
@@ -140,9 +144,17 @@ impl Matcher {
 
     /// All posted receives in posting order, each with its source.
     ///
-    /// Cost: allocates, and sorts; meant for the death of a peer.
+    /// Cost: allocates, and sorts.
     pub fn posted(&self) -> impl Iterator<Item = (u32, SourceIndex)> + use<> {
         self.expected.iter()
+    }
+
+    /// All receives that are posted for messages from `source` alone, in posting order.
+    ///
+    /// Cost: constant where none is from anybody alone; else a look at every posted receive the first
+    /// times, and in the long run only at those. Allocates. Meant for the death of a peer.
+    pub fn posted_from(&mut self, source: SourceIndex) -> Vec<u32> {
+        self.expected.from(source)
     }
 
     /// The earliest posted receive that `is_meant`.

@@ -43,6 +43,8 @@ pub enum Step {
     Claim { source: SourceIndex, tag: u64, ignore: u64 },
     /// Cancels the n-th posted receive, counted modulo their number.
     Cancel { nth: usize },
+    /// Takes off all receives from one source alone: it is gone.
+    Part { source: SourceIndex },
     /// Discards the n-th parked message, counted modulo their number.
     Discard { nth: usize },
     /// Lists both sides.
@@ -100,7 +102,8 @@ impl Step {
             25 | 26 => Step::Peek { source, tag, ignore },
             27 => Step::Claim { source, tag, ignore },
             28 => Step::Cancel { nth },
-            29 | 30 => Step::Discard { nth },
+            29 => Step::Discard { nth },
+            30 => Step::Part { source: from },
             _ => Step::List,
         }
     }
@@ -135,6 +138,7 @@ impl Pair {
             }
             Step::Claim { source, tag, ignore } => self.claim(source, tag, ignore),
             Step::Cancel { nth } => self.cancel(nth),
+            Step::Part { source } => self.part(source),
             Step::Discard { nth } => self.discard(nth),
             Step::List => self.list(),
         }
@@ -218,6 +222,21 @@ impl Pair {
         }
     }
 
+    fn part(&mut self, source: SourceIndex) {
+        for receive in self.find_from(source) {
+            self.matcher.remove_posted(receive);
+            self.free.push(receive);
+        }
+        self.receives.retain(|entry| entry.source != source);
+    }
+
+    fn find_from(&mut self, source: SourceIndex) -> Vec<u32> {
+        let from = self.receives.iter().filter(|entry| entry.source == source);
+        let expected: Vec<u32> = from.map(|entry| entry.receive).collect();
+        assert_eq!(self.matcher.posted_from(source), expected);
+        expected
+    }
+
     fn discard(&mut self, nth: usize) {
         if let Some(at) = nth.checked_rem(self.messages.len()) {
             let removed = self.messages.remove(at);
@@ -226,9 +245,12 @@ impl Pair {
         }
     }
 
-    fn list(&self) {
+    fn list(&mut self) {
         let receives = self.receives.iter().map(|entry| (entry.receive, entry.source));
         assert!(self.matcher.posted().eq(receives));
+        for source in 0..3 {
+            self.find_from(source);
+        }
         for rest in 0..3 {
             let is_meant = |receive: u32| receive % 3 == rest;
             let first = self.receives.iter().find(|entry| is_meant(entry.receive));
