@@ -1,6 +1,6 @@
 //! Posting a receive: it finds its message waiting, or waits for it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use crate::{
     buffering::BUFFERED,
@@ -14,7 +14,7 @@ use crate::{
     protocol::{claim::retrieves, fence::Earlier},
     scalable_endpoint::pair::Direction,
     tag_match::{ANY_SOURCE, Matcher, STICKY, SourceIndex},
-    transport::Transport,
+    transport::{PeerIndex, Transport},
 };
 
 /// What makes a receive more than a buffer to be filled once.
@@ -244,8 +244,8 @@ impl<T: Transport> Engine<T> {
     fn cancel_receive(&mut self, context: u64) -> bool {
         for family in Posted::ALL {
             let Some((matcher, receives)) = self.posted_and_receives(family) else { continue };
-            let is_meant = |receive: u32| receives[receive & !STICKY].context == context;
-            if let Some(receive) = matcher.earliest_posted(is_meant) {
+            let context_of = |receive: u32| receives[receive & !STICKY].context;
+            if let Some(receive) = matcher.earliest_posted(context, context_of) {
                 matcher.remove_posted(receive);
                 self.fail_posted(receive & !STICKY, &canceled());
                 return true;
@@ -254,21 +254,24 @@ impl<T: Transport> Engine<T> {
         false
     }
 
-    fn cancel_send(&mut self, context: u64) -> Result<(), PostError> {
-        use crate::operation::{SendStage, can_be_named};
-        let sends = &self.sends;
-        let remotes = &self.remotes;
-        let matches = |&send: &u32| {
-            if send & ONE_SIDED != 0 {
-                return remotes[send & !ONE_SIDED].can_be_canceled(context);
-            }
-            let send = &sends[send];
-            send.stage == SendStage::Queued
-                && send.context == context
-                && can_be_named(send.flags, context)
+    /// What is queued with `context`: what comes first in the queue of the first peer that it is for. What
+    /// is queued is little, and peers may be many.
+    fn queued_with(&self, context: u64) -> Option<u32> {
+        let (sends, remotes) = (&self.sends, &self.remotes);
+        let is_meant = |&queued: &u32| match queued & ONE_SIDED {
+            0 => sends[queued].can_be_canceled(context),
+            _ => remotes[queued & !ONE_SIDED].can_be_canceled(context),
         };
-        let found = self.peers.iter().find_map(|peer| peer.queue.iter().copied().find(matches));
-        let Some(send) = found else {
+        let meant = sends.indices().filter(is_meant).map(|send| sends[send].peer);
+        let one_sided = remotes.indices().filter(|index| is_meant(&(index | ONE_SIDED)));
+        let meant = meant.chain(one_sided.map(|index| remotes[index].peer));
+        let peers: BTreeSet<PeerIndex> = meant.collect();
+        let queue_of = |peer: PeerIndex| self.peers[peer as usize].queue.iter().copied();
+        peers.into_iter().find_map(|peer| queue_of(peer).find(is_meant))
+    }
+
+    fn cancel_send(&mut self, context: u64) -> Result<(), PostError> {
+        let Some(send) = self.queued_with(context) else {
             return Err(PostError::NothingToCancel { context });
         };
         if send & ONE_SIDED != 0 {

@@ -13,7 +13,7 @@ use crate::{
     error::{Cause, HasErrno},
     flags::{FAMILY, Flags},
     memory::{Piece, Pieces},
-    operation::{Copied, SendOperation, SendPost, SendStage, StoredPieces, set_down},
+    operation::{Copied, SendOperation, SendPost, SendStage, StoredPieces, can_be_named, set_down},
     protocol::fence::Earlier,
     transport::{PeerIndex, Room, Transport},
     wire::{self, ENVELOPE_COST, Head, Kind},
@@ -369,6 +369,12 @@ impl SendOperation {
     /// peer's present incarnation.
     pub(crate) fn has_begun_with(&self, peer: PeerIndex) -> bool {
         self.peer == peer && self.stage != SendStage::Queued
+    }
+
+    /// Whether a cancel with `context` finds it.
+    pub(crate) fn can_be_canceled(&self, context: u64) -> bool {
+        let queued = self.stage == SendStage::Queued;
+        queued && self.context == context && can_be_named(self.flags, context)
     }
 
     /// The flags of its first packet.

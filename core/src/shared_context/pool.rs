@@ -363,9 +363,9 @@ impl State {
     pub(crate) fn cancel(&mut self, context: u64) -> Option<Option<ReceiveOperation>> {
         for tagged in [true, false] {
             let receives = &self.receives;
-            let is_meant = |receive: u32| receives[receive & !STICKY].context == context;
+            let context_of = |receive: u32| receives[receive & !STICKY].context;
             let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-            if let Some(receive) = matcher.earliest_posted(is_meant) {
+            if let Some(receive) = matcher.earliest_posted(context, context_of) {
                 matcher.remove_posted(receive);
                 return Some(self.retire(receive & !STICKY));
             }

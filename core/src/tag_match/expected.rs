@@ -105,6 +105,8 @@ pub(super) struct Expected {
     overflow: Vec<Overflowing>,
     /// Room for this many receives is made when a slot is first used.
     capacity: usize,
+    /// By what cancels name them by.
+    by_name: ByKey,
     by_source: ByKey,
 }
 
@@ -118,6 +120,7 @@ impl Expected {
             sequence: 0,
             overflow: Vec::new(),
             capacity,
+            by_name: ByKey::default(),
             by_source: ByKey::default(),
         }
     }
@@ -344,16 +347,10 @@ impl Expected {
         }
     }
 
-    /// The earliest receive that `is_meant`. Cost: a look at every place.
-    pub(super) fn earliest(&self, mut is_meant: impl FnMut(u32) -> bool) -> Option<u32> {
-        let mut earliest: Option<(u64, u32)> = None;
-        for (_, posted) in self.nodes.iter() {
-            let is_earlier = earliest.is_none_or(|(order, _)| posted.order < order);
-            if is_earlier && is_meant(posted.receive) {
-                earliest = Some((posted.order, posted.receive));
-            }
-        }
-        earliest.map(|(_, receive)| receive)
+    /// The earliest receive with `name`.
+    pub(super) fn earliest(&mut self, name: u64, name_of: impl Fn(u32) -> u64) -> Option<u32> {
+        let name_of = |posted: &Posted| name_of(posted.receive);
+        self.by_name.earliest(&self.nodes, self.sequence, name, name_of)
     }
 
     /// All receives from `source` alone, in posting order. Without a look where there are none from

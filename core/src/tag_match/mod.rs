@@ -14,8 +14,8 @@
 //! - a parked message sits in the table of every class that receives searched for lately; a
 //!   receive probes the table of its own class (`unexpected.rs`).
 //!
-//! The ends of peers ask for what no message asks for. Nothing is kept for them: where they are many, what
-//! is posted is sorted by source (`by_key.rs`).
+//! Cancels and the ends of peers ask for what no message asks for. Nothing is kept for them: where they
+//! are many, what is posted is sorted as they want it (`by_key.rs`).
 //!
 //! Sixteen classes on each side have tables (`class.rs`); more are correct but slow. Tables are
 //! chains of nodes, linked by the indices that the caller names its receives and messages by
@@ -157,11 +157,14 @@ impl Matcher {
         self.expected.from(source)
     }
 
-    /// The earliest posted receive that `is_meant`.
+    /// The earliest posted receive whose name is `name`. A receive has the same name, that is what
+    /// `name_of` says, as long as it is posted.
     ///
-    /// Cost: a look at every posted receive; no allocation. Meant for cancelling.
-    pub fn earliest_posted(&self, is_meant: impl FnMut(u32) -> bool) -> Option<u32> {
-        self.expected.earliest(is_meant)
+    /// Cost: a look at every posted receive, the first times; then, until others are posted, that of a
+    /// search among what is sorted. So to take all of them off one by one, in any order, takes about as
+    /// long as to sort them. Meant for cancelling.
+    pub fn earliest_posted(&mut self, name: u64, name_of: impl Fn(u32) -> u64) -> Option<u32> {
+        self.expected.earliest(name, name_of)
     }
 
     /// The tag that a posted receive asks for, in the bits that it does not ignore.

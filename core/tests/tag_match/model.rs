@@ -43,6 +43,8 @@ pub enum Step {
     Claim { source: SourceIndex, tag: u64, ignore: u64 },
     /// Cancels the n-th posted receive, counted modulo their number.
     Cancel { nth: usize },
+    /// Cancels the first posted receive with that name, modulo their number: `fi_cancel`.
+    CancelNamed { name: u64 },
     /// Takes off all receives from one source alone: it is gone.
     Part { source: SourceIndex },
     /// Discards the n-th parked message, counted modulo their number.
@@ -99,7 +101,8 @@ impl Step {
             18..21 => Step::Post { source, tag, ignore },
             21..24 => Step::Park { source: from, tag },
             24 => Step::FindPosted { source: from, tag },
-            25 | 26 => Step::Peek { source, tag, ignore },
+            25 => Step::Peek { source, tag, ignore },
+            26 => Step::CancelNamed { name: nth as u64 },
             27 => Step::Claim { source, tag, ignore },
             28 => Step::Cancel { nth },
             29 => Step::Discard { nth },
@@ -107,6 +110,13 @@ impl Step {
             _ => Step::List,
         }
     }
+}
+
+/// How many names receives have: several have one.
+const NAMES: u64 = 3;
+
+fn name_of(receive: u32) -> u64 {
+    u64::from(receive) % NAMES
 }
 
 /// A matcher and its model, which must never disagree.
@@ -138,6 +148,7 @@ impl Pair {
             }
             Step::Claim { source, tag, ignore } => self.claim(source, tag, ignore),
             Step::Cancel { nth } => self.cancel(nth),
+            Step::CancelNamed { name } => self.cancel_named(name % NAMES),
             Step::Part { source } => self.part(source),
             Step::Discard { nth } => self.discard(nth),
             Step::List => self.list(),
@@ -222,6 +233,19 @@ impl Pair {
         }
     }
 
+    fn cancel_named(&mut self, name: u64) {
+        if let Some(at) = self.find_named(name) {
+            self.cancel(at);
+        }
+    }
+
+    fn find_named(&mut self, name: u64) -> Option<usize> {
+        let at = self.receives.iter().position(|entry| name_of(entry.receive) == name);
+        let expected = at.map(|at| self.receives[at].receive);
+        assert_eq!(self.matcher.earliest_posted(name, name_of), expected);
+        at
+    }
+
     fn part(&mut self, source: SourceIndex) {
         for receive in self.find_from(source) {
             self.matcher.remove_posted(receive);
@@ -248,14 +272,9 @@ impl Pair {
     fn list(&mut self) {
         let receives = self.receives.iter().map(|entry| (entry.receive, entry.source));
         assert!(self.matcher.posted().eq(receives));
-        for source in 0..3 {
-            self.find_from(source);
-        }
-        for rest in 0..3 {
-            let is_meant = |receive: u32| receive % 3 == rest;
-            let first = self.receives.iter().find(|entry| is_meant(entry.receive));
-            let found = self.matcher.earliest_posted(is_meant);
-            assert_eq!(found, first.map(|entry| entry.receive));
+        for number in 0..3 {
+            self.find_named(u64::from(number));
+            self.find_from(number);
         }
         let messages = self.messages.iter().map(|entry| (entry.message, entry.source));
         assert!(self.matcher.unexpected().eq(messages));

@@ -7,7 +7,7 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, Memory, Send, pattern, same};
+use crate::bed::{Bed, Memory, Send, World, pattern, same};
 
 pub fn a_posted_receive_is_canceled<P: Provider>(bed: &Bed<P>) {
     let world = bed.world(2);
@@ -45,6 +45,36 @@ pub fn one_of_several_is_canceled<P: Provider>(bed: &Bed<P>) {
         world.sent(0).good();
     }
     assert!(world.nodes[1].endpoint.cancel(40).is_err());
+    world.nothing_more();
+    the_earliest_is_canceled(&world);
+}
+
+/// Also where many are canceled, and others are posted meanwhile.
+fn the_earliest_is_canceled<P: Provider>(world: &World<P>) {
+    const POSTED: usize = 60;
+    let node = &world.nodes[1];
+    let context_of = |length: usize| (length * length % 3) as u64;
+    let post = |length: usize| {
+        node.receive(length, length.is_multiple_of(2).then_some(3), context_of(length));
+        length
+    };
+    let mut posted: Vec<usize> = (1..=POSTED).map(post).collect();
+    for nth in 1..=3 * POSTED {
+        let context = context_of(nth + 1);
+        // Those with tags are looked through first.
+        let is_meant = |&length: &usize| context_of(length) == context;
+        let meant = posted.iter().copied().filter(is_meant);
+        let earliest = meant.min_by_key(|length| (length % 2, *length));
+        assert_eq!(node.endpoint.cancel(context).is_ok(), earliest.is_some(), "{context}");
+        if let Some(length) = earliest {
+            let canceled = world.received(1).bad(Errno::CANCELED);
+            assert_eq!((canceled.context, canceled.returned.unwrap().len()), (context, length));
+            posted.retain(|&other| other != length);
+        }
+        if nth % 10 == 0 {
+            posted.push(post(POSTED + nth));
+        }
+    }
     world.nothing_more();
 }
 
