@@ -27,6 +27,8 @@ use std::{
     sync::{Arc, PoisonError, Weak},
 };
 
+use rustc_hash::FxHashSet;
+
 use crate::{
     bind_count::BindError, completion_counter::CompletionCounter, counter::CounterCell,
     flags::Flags, transport::Provider,
@@ -215,19 +217,41 @@ pub(crate) struct Deferrals {
     known: Mutex<Known>,
 }
 
+/// Counters that are kept without a look at which of them are gone.
+const FEW: usize = 64;
+
 #[derive(Default)]
 struct Known {
-    /// Those that something of the owner's may wait for.
+    /// Those that something of the owner's may wait for, in the order in which they were learned.
     counters: Vec<Weak<CounterCell>>,
+    /// Their addresses. No other counter has one while it is known here, even if it is gone.
+    addresses: FxHashSet<usize>,
+    /// With fewer there is no look.
+    look_at: usize,
     is_closed: bool,
 }
 
 impl Known {
     fn learn(&mut self, counter: &Arc<CounterCell>) {
-        self.counters.retain(|known| known.strong_count() > 0);
-        if !self.counters.iter().any(|known| known.as_ptr() == Arc::as_ptr(counter)) {
-            self.counters.push(Arc::downgrade(counter));
+        if !self.addresses.insert(Arc::as_ptr(counter).addr()) {
+            return;
         }
+        if self.counters.len() >= self.look_at.max(FEW) {
+            self.forget_gone();
+            self.look_at = 2 * self.counters.len();
+        }
+        self.counters.push(Arc::downgrade(counter));
+    }
+
+    fn forget_gone(&mut self) {
+        let Known { counters, addresses, .. } = self;
+        counters.retain(|known| {
+            let stays = known.strong_count() > 0;
+            if !stays {
+                addresses.remove(&known.as_ptr().addr());
+            }
+            stays
+        });
     }
 }
 
@@ -348,6 +372,21 @@ mod tests {
 
     thread_local! {
         static LAST: Last = Last::default();
+    }
+
+    #[test]
+    fn counters_that_are_gone_are_forgotten_in_time() {
+        let kept: Vec<_> = (0..10).map(|_| Arc::<CounterCell>::default()).collect();
+        let mut known = Known::default();
+        for nth in 0..10_000 {
+            known.learn(&Arc::default());
+            known.learn(&kept[nth % kept.len()]);
+        }
+        assert!((10..200).contains(&known.counters.len()), "{} are kept", known.counters.len());
+        assert_eq!(known.addresses.len(), known.counters.len());
+        let left = known.counters.iter().filter_map(Weak::upgrade);
+        let left: Vec<_> = left.map(|counter| Arc::as_ptr(&counter)).collect();
+        assert!(left.into_iter().eq(kept.iter().map(Arc::as_ptr)), "once, and in their order");
     }
 
     /// What a thread had for itself is gone, as a main thread's is in the handlers of `atexit`.
