@@ -5,8 +5,8 @@
 //! a target does on behalf of peers goes through a region's gate ([`access`]),
 //! which takes none, and which closing waits for.
 
-use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
+use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -312,10 +312,10 @@ impl MemoryRegionRegistry {
         Ok(())
     }
 
-    /// Ends what peers of `audience` were leased of any region, as [`MemoryRegion::end_lease`] does.
-    pub(crate) fn end_leases(&self, audience: u64) {
+    /// Ends what peers of `audiences` were leased of any region, as [`MemoryRegion::end_leases`] does.
+    pub(crate) fn end_leases(&self, audiences: &HashSet<u64>) {
         let regions: Vec<_> = self.lock().by_key.values().cloned().collect();
-        regions.iter().for_each(|region| region.end_lease(audience));
+        regions.iter().for_each(|region| region.end_leases(|known| audiences.contains(&known)));
     }
 
     /// How many regions are registered: a domain with any does not close.

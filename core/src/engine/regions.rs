@@ -1,6 +1,6 @@
 //! The regions that an engine has found by their keys: looked up without a lock.
 
-use std::{num::NonZeroU8, sync::Arc};
+use std::{collections::HashSet, num::NonZeroU8, sync::Arc};
 
 use crate::memory_region::{MemoryRegion, MemoryRegionRegistry, access::Refusal};
 
@@ -48,9 +48,9 @@ impl KnownRegions {
         place.as_ref().filter(|known| known.key() == key).ok_or(Refusal::Key)
     }
 
-    /// Ends what peers of `audience` were leased of any region of the domain.
-    pub fn end_leases(&self, audience: u64) {
-        self.registry.end_leases(audience);
+    /// Ends what peers of `audiences` were leased of any region of the domain.
+    pub fn end_leases(&self, audiences: &HashSet<u64>) {
+        self.registry.end_leases(audiences);
     }
 
     /// Remembers the region behind `key`, if there is one.

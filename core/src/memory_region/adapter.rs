@@ -130,12 +130,12 @@ impl MemoryRegion {
         })
     }
 
-    /// Ends what peers of `audience` were leased: their adapters touch no memory of it when this returns.
-    /// Who asks again gets another lease.
+    /// Ends what peers were leased whose audience `is_meant`: their adapters touch no memory of it when this
+    /// returns. Who asks again gets another lease.
     #[cold]
-    pub(crate) fn end_lease(&self, audience: u64) {
+    pub(crate) fn end_leases(&self, is_meant: impl Fn(u64) -> bool) {
         if let State::Open(Open { leased, .. }) = &mut *self.adapter.lock() {
-            leased.retain(|(known, _)| *known != audience);
+            leased.retain(|(known, _)| !is_meant(*known));
         }
     }
 
@@ -175,5 +175,47 @@ impl MemoryRegion {
             Own::Registered(registration) => Some(registration.clone()),
             Own::NotYet | Own::Refused => None,
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::{super::*, *};
+
+    struct Lent;
+
+    impl Registration for Lent {
+        fn remote_key(&self) -> u32 {
+            7
+        }
+    }
+
+    #[test]
+    fn leases_end_for_some_audiences_alone() {
+        let registry = MemoryRegionRegistry::new(MemoryRegionMode::empty(), 1);
+        let regions = [1, 2].map(|requested_key| {
+            let ranges = &[MemoryRange { address: 0x1000, len: 4096 }];
+            let access = Flags::REMOTE_READ;
+            let attributes =
+                MemoryRegionAttributes { ranges, access, requested_key, ..Default::default() };
+            registry.register(&attributes).unwrap()
+        });
+        // Which of three audiences it has to be registered for.
+        let registered = |region: &MemoryRegion| {
+            [1, 2, 3].map(|audience| {
+                let mut anew = false;
+                let lease = region.lease(Permitted::ALL, false, audience, |_| {
+                    anew = true;
+                    Some(Arc::new(Lent))
+                });
+                assert!(lease.is_some());
+                anew
+            })
+        };
+        assert!(regions.iter().all(|region| registered(region) == [true; 3]));
+        registry.end_leases(&HashSet::from([1, 3]));
+        assert!(regions.iter().all(|region| registered(region) == [true, false, true]));
     }
 }

@@ -133,7 +133,7 @@ impl<T: Transport> Engine<T> {
         let audience = self.transport.audience(peer);
         for key in regions {
             if let Ok(region) = self.regions.find(key) {
-                region.end_lease(audience);
+                region.end_leases(|known| known == audience);
             }
         }
     }
