@@ -34,10 +34,13 @@ impl ShmTransport {
 
     /// A process is gone: what was lent to it is read by nobody.
     pub(super) fn settle_with(&mut self, process: ProcessId) {
-        let sending = self.peers.iter_mut().filter_map(|peer| peer.send.as_mut());
-        for lane in sending.chain(&mut self.closing).filter(|lane| lane.peer.process == process) {
-            lane.is_abandoned = true;
+        let abandon = |lane: &mut SendLane| lane.is_abandoned |= lane.peer.process == process;
+        for peer in self.connected_with(process).collect::<Vec<_>>() {
+            if let Some(lane) = &mut self.peers[peer as usize].send {
+                abandon(lane);
+            }
         }
+        self.closing.iter_mut().for_each(abandon);
         self.settle_closing();
     }
 }

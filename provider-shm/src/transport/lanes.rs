@@ -26,6 +26,7 @@ impl ShmTransport {
         let (send, receive) = (record.send.take(), record.receive.take());
         // What is about to be told of it is of no concern any more.
         record.seen_closed = false;
+        self.note_lanes(peer);
         self.close_window(peer);
         self.active.retain(|active| active.peer != peer);
         self.quiet.retain(|&quiet| quiet != peer);
@@ -41,6 +42,31 @@ impl ShmTransport {
         self.forget(processes);
     }
 
+    /// A lane of a peer has come or gone.
+    pub(super) fn note_lanes(&mut self, peer: PeerIndex) {
+        let record = &mut self.peers[peer as usize];
+        match (record.place, record.has_lane()) {
+            (None, true) => {
+                record.place = Some(self.connected.len() as u32);
+                self.connected.push(peer);
+            }
+            (Some(place), false) => {
+                record.place = None;
+                self.connected.swap_remove(place as usize);
+                if let Some(&moved) = self.connected.get(place as usize) {
+                    self.peers[moved as usize].place = Some(place);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Those peers that have a lane with a process, in no particular order.
+    pub(super) fn connected_with(&self, process: ProcessId) -> impl Iterator<Item = PeerIndex> {
+        let knows = move |&peer: &PeerIndex| self.peers[peer as usize].knows(process);
+        self.connected.iter().copied().filter(knows)
+    }
+
     /// What was handed out of a lane that ends is gone with it. What was of another is not: peers are
     /// answered, and may be found to lie, while a packet is in hand.
     fn let_go_of(&mut self, lane: Option<&ReceiveLane>) {
@@ -54,7 +80,7 @@ impl ShmTransport {
     pub(super) fn forget(&self, processes: impl IntoIterator<Item = ProcessId>) {
         for process in processes {
             let waits = |lane: &SendLane| lane.peer.process == process;
-            let has_lane = self.peers.iter().any(|peer| peer.knows(process))
+            let has_lane = self.connected_with(process).next().is_some()
                 || self.closing.iter().any(waits)
                 || self.offers.values().any(|offer| offer.peer.process == process)
                 || self.events.iter().any(|(_, lane)| lane.as_ref().is_some_and(waits));
@@ -72,6 +98,7 @@ impl ShmTransport {
         let record = self.peer(peer);
         record.dismiss_guest();
         let lane = record.receive.take()?;
+        self.note_lanes(peer);
         self.let_go_of(Some(&lane));
         lane.close();
         Some(lane.peer.process)
@@ -121,11 +148,10 @@ impl ShmTransport {
                 }
             }
             StationEvent::Died { process } => {
-                let dead = |(_, peer): &(usize, &Peer)| peer.knows(process);
-                let dead: Vec<_> = self.peers.iter().enumerate().filter(dead).collect();
-                let died = |(peer, _)| (TransportEvent::Died { peer: peer as PeerIndex }, None);
-                let dead: Vec<_> = dead.into_iter().map(died).collect();
-                self.events.extend(dead);
+                let mut dead: Vec<PeerIndex> = self.connected_with(process).collect();
+                dead.sort_unstable();
+                self.events
+                    .extend(dead.into_iter().map(|peer| (TransportEvent::Died { peer }, None)));
                 self.settle_with(process);
             }
         }
@@ -135,6 +161,7 @@ impl ShmTransport {
         let record = self.peer(peer);
         record.seen_closed = false;
         let old = record.send.replace(lane);
+        self.note_lanes(peer);
         self.close_window(peer);
         let old = old.map(|old| self.close_sending(old));
         self.forget(old);

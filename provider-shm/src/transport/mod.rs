@@ -77,7 +77,10 @@ pub struct ShmTransport {
     pool: ChunkPool,
     /// What lanes have chunks of their own for.
     lane_chunks: OwnChunks,
+    /// By their indices, also those that another transport of the endpoint serves.
     peers: Vec<Peer>,
+    /// Peers with a lane, either way.
+    connected: Vec<PeerIndex>,
     /// Peers whose receiving lanes are polled, and whose turn it is.
     active: Vec<Active>,
     turn: usize,
@@ -130,6 +133,7 @@ impl ShmTransport {
             pool,
             lane_chunks,
             peers: Vec::new(),
+            connected: Vec::new(),
             active: Vec::new(),
             turn: 0,
             streak: 0,
@@ -211,6 +215,7 @@ impl Transport for ShmTransport {
         }
         self.active.push(Active { peer, lane: NonNull::from(&mut *lane) });
         self.peer(peer).receive = Some(lane);
+        self.note_lanes(peer);
         self.forget(old);
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Offer {
 pub(super) struct Peer {
     pub(super) send: Option<SendLane>,
     pub(super) receive: Option<Box<ReceiveLane>>,
+    /// Where it is among those that have a lane.
+    pub(super) place: Option<u32>,
     pub(super) connecting: bool,
     /// Which key is proved to it.
     pub(super) key: KeyNumber,
@@ -81,8 +83,11 @@ impl Offer {
 impl Peer {
     /// Whether there is a lane, or the station has something to say of it.
     pub(super) fn is_there(&self) -> bool {
-        let lanes = self.send.is_some() || self.receive.is_some();
-        lanes || self.connecting || self.settling > 0
+        self.has_lane() || self.connecting || self.settling > 0
+    }
+
+    pub(super) fn has_lane(&self) -> bool {
+        self.send.is_some() || self.receive.is_some()
     }
 
     /// Looks how long both lanes have been silent. Pages of chunks that were used once are given back, by

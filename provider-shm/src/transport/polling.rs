@@ -147,31 +147,30 @@ impl ShmTransport {
 
     /// Looks whether one of the receivers, each in turn, has closed its end.
     pub(super) fn look_for_closed(&mut self) {
-        let turn = next_turn(&mut self.closed_turn, self.peers.len());
-        self.tell_if_closed(turn);
+        let turn = next_turn(&mut self.closed_turn, self.connected.len());
+        if let Some(&peer) = self.connected.get(turn) {
+            self.tell_if_closed(peer);
+        }
     }
 
     /// Looks whether nothing has gone to and from one of the peers, each in turn, for long.
     fn look_for_silence(&mut self) {
-        let turn = next_turn(&mut self.silent_turn, self.peers.len());
-        if let Some(peer) = self.peers.get_mut(turn) {
-            peer.look_for_silence(&mut self.pool, SILENCE);
+        let turn = next_turn(&mut self.silent_turn, self.connected.len());
+        if let Some(&peer) = self.connected.get(turn) {
+            self.peers[peer as usize].look_for_silence(&mut self.pool, SILENCE);
         }
     }
 
-    pub(super) fn tell_if_closed(&mut self, index: usize) {
-        let Some(peer) = self.peers.get_mut(index) else {
-            return;
-        };
-        if peer.seen_closed || !peer.send.as_ref().is_some_and(SendLane::is_closed) {
+    fn tell_if_closed(&mut self, peer: PeerIndex) {
+        let record = &mut self.peers[peer as usize];
+        if record.seen_closed || !record.send.as_ref().is_some_and(SendLane::is_closed) {
             return;
         }
-        peer.seen_closed = true;
+        record.seen_closed = true;
         // It may have sent on a lane of its own before, which is not ours yet.
-        let request = index as PeerIndex;
-        match self.station.settle(request) {
-            true => self.peers[index].settling += 1,
-            false => self.tell(TransportEvent::Closed { peer: request }),
+        match self.station.settle(peer) {
+            true => record.settling += 1,
+            false => self.tell(TransportEvent::Closed { peer }),
         }
     }
 
@@ -223,8 +222,8 @@ impl ShmTransport {
         self.station.bell().drain();
         self.set_attention(self.wish);
         barrier::heavy_fence();
-        for index in 0..self.peers.len() {
-            self.tell_if_closed(index);
+        for place in 0..self.connected.len() {
+            self.tell_if_closed(self.connected[place]);
         }
         let active = self.active.iter().map(|active| active.peer);
         let mut lanes = active.chain(self.quiet.iter().copied());

@@ -278,6 +278,34 @@ fn a_packet_in_hand_outlasts_the_lanes_of_others() {
     assert!(transport.arrival().is_none(), "nobody looks there");
 }
 
+/// Most indices may be those of peers that another transport of the endpoint serves.
+#[test]
+fn only_peers_with_a_lane_are_gone_through() {
+    const PEERS: [PeerIndex; 3] = [1000, 7, 500];
+    let provider = ShmProvider::new(ShmOptions::default()).unwrap();
+    let mut transport = provider.open(None, &[]).unwrap();
+    let mut others = Vec::from(PEERS.map(|_| provider.open(None, &[]).unwrap()));
+    for (peer, other) in PEERS.into_iter().zip(&mut others) {
+        connect(&mut transport, other, peer);
+        connect(other, &mut transport, peer);
+    }
+    assert_eq!(transport.connected, PEERS);
+    // It closes its ends.
+    others.pop();
+    assert!(!transport.arm(), "the last of them is looked at");
+    assert!(matches!(next_event(&mut transport), TransportEvent::Closed { peer: 500 }));
+    transport.hang_up(7);
+    assert_eq!(transport.connected, PEERS, "there is the lane to it");
+    let process = transport.send_lane(7).unwrap().peer.process;
+    transport.translate(StationEvent::Died { process });
+    let told = transport.events.iter().map(|(event, _)| event.end_of());
+    assert!(told.eq([7, 500, 1000].map(Some)), "in the order of their indices");
+    for (gone, left) in [(1000, &[500, 7][..]), (500, &[7]), (7, &[])] {
+        transport.disconnect(gone);
+        assert_eq!(transport.connected, left);
+    }
+}
+
 /// Connects them; each calls the other that.
 fn connect(from: &mut ShmTransport, to: &mut ShmTransport, peer: PeerIndex) {
     from.connect(peer, to.address());
