@@ -5,8 +5,8 @@
 //! happens in between (cancel, an error, the endpoint or the queue dropped), the
 //! memory stays where it is until the engine has let go of it, and so has whoever
 //! writes to it for the engine. One such never says so: a peer that was stopped in
-//! the middle of a copy. Memory that it may write to is never freed, and the error
-//! entry comes without it.
+//! the middle of a copy. Memory that it may write to is never freed, and the entry
+//! that would hand it back comes without it.
 
 use std::fmt;
 
@@ -22,6 +22,8 @@ enum Held {
     Buffer(Vec<u8>),
     Buffers(Vec<Vec<u8>>),
     Work(Tally),
+    /// Buffers that were, and that are never freed.
+    Leaked,
 }
 
 impl fmt::Debug for Attachment {
@@ -34,6 +36,7 @@ impl fmt::Debug for Attachment {
                 write!(f, "Attachment({bytes} bytes in {} buffers)", buffers.len())
             }
             Held::Work(_) => write!(f, "Attachment(work)"),
+            Held::Leaked => write!(f, "Attachment(leaked)"),
         }
     }
 }
@@ -67,38 +70,43 @@ impl Attachment {
         let is_work = |attachment: &mut Attachment| matches!(*attachment.0, Held::Work(_));
         match *attachment.take_if(is_work)?.0 {
             Held::Work(tally) => Some(tally),
-            Held::Buffer(_) | Held::Buffers(_) => None,
+            Held::Buffer(_) | Held::Buffers(_) | Held::Leaked => None,
         }
     }
 
     /// Has buffers never be freed, since somebody may write to them at any time. How many bytes they are;
     /// none if there is no buffer of ours.
     pub(crate) fn leak(attachment: &mut Option<Attachment>) -> Option<usize> {
-        let is_ours = |attachment: &mut Attachment| !matches!(*attachment.0, Held::Work(_));
-        let buffers = attachment.take_if(is_ours)?.into_buffers();
+        let held = &mut *attachment.as_mut()?.0;
+        if matches!(held, Held::Work(_) | Held::Leaked) {
+            return None;
+        }
+        let buffers = Attachment(Box::new(std::mem::replace(held, Held::Leaked))).into_buffers()?;
         Some(buffers.into_iter().map(|buffer| buffer.leak().len()).sum())
     }
 
     /// The buffer of a post that was refused, which has therefore stayed here.
     pub(crate) fn reclaim(attachment: Option<Attachment>) -> Vec<u8> {
-        attachment.map(Attachment::into_buffer).unwrap_or_default()
+        attachment.and_then(Attachment::into_buffer).unwrap_or_default()
     }
 
-    /// Gives the buffer back; of several the bytes of all, copied.
-    pub(crate) fn into_buffer(self) -> Vec<u8> {
+    /// Gives the buffer back, unless it is leaked; of several the bytes of all, copied.
+    pub(crate) fn into_buffer(self) -> Option<Vec<u8>> {
         match *self.0 {
-            Held::Buffer(buffer) => buffer,
-            Held::Buffers(buffers) => buffers.concat(),
-            Held::Work(_) => Vec::new(),
+            Held::Buffer(buffer) => Some(buffer),
+            Held::Buffers(buffers) => Some(buffers.concat()),
+            Held::Work(_) => Some(Vec::new()),
+            Held::Leaked => None,
         }
     }
 
-    /// Gives all buffers back.
-    pub(crate) fn into_buffers(self) -> Vec<Vec<u8>> {
+    /// Gives all buffers back, unless they are leaked.
+    pub(crate) fn into_buffers(self) -> Option<Vec<Vec<u8>>> {
         match *self.0 {
-            Held::Buffer(buffer) => vec![buffer],
-            Held::Buffers(buffers) => buffers,
-            Held::Work(_) => Vec::new(),
+            Held::Buffer(buffer) => Some(vec![buffer]),
+            Held::Buffers(buffers) => Some(buffers),
+            Held::Work(_) => Some(Vec::new()),
+            Held::Leaked => None,
         }
     }
 }

@@ -18,6 +18,7 @@ use kestrel_core::{
 use crate::{
     bed::{Bed, Options},
     completion::{Done, read_all},
+    link::Driven,
     scale::PATIENCE,
 };
 
@@ -60,6 +61,12 @@ impl<P: Provider> Context<P> {
     pub fn taken(&self) -> Option<Done> {
         self.poll();
         self.done.borrow_mut().pop_front()
+    }
+}
+
+impl<P: Provider> Driven for Context<P> {
+    fn drive(&self) {
+        self.poll();
     }
 }
 

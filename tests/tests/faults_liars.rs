@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use kestrel_core::{
+    address_vector::FI_ADDR_UNSPEC,
     completion_counter::CompletionCounter,
     domain::DomainOptions,
     endpoint::EndpointOptions,
@@ -16,7 +17,9 @@ use kestrel_core::{
 };
 use kestrel_tests::{
     bed::{Bed, Memory, Options, World, same},
+    contexts::Sharers,
     liar::Liar,
+    link::Driven,
     mock::mock_bed,
     one_sided::{BOTH, expose},
     scale::PATIENCE,
@@ -237,6 +240,21 @@ fn what_was_done_is_counted_when_its_initiator_goes() {
     victim.domain.close_memory(&region).unwrap();
 }
 
+/// Has a liar begin a long message to `victim`, and stop in the middle of a block that it writes there. Answers
+/// where it would write the last byte.
+fn stop_in_a_block(liar: &mut Liar, victim: &dyn Driven, message: &[u8]) -> *mut u8 {
+    liar.say_all(Kind::Long, 0, &long(LONG, 0, message), 0);
+    let start = Instant::now();
+    loop {
+        victim.drive();
+        liar.hear();
+        if let Some(place) = liar.claim_block() {
+            return (place + LONG as u64 - 1) as *mut u8;
+        }
+        assert!(start.elapsed() < PATIENCE, "no share is offered");
+    }
+}
+
 /// Nobody hears from a sender that has stopped in the middle of a block whether it still writes there. A buffer
 /// that the engine owns is therefore never freed.
 #[test]
@@ -249,16 +267,7 @@ fn what_a_stopped_sender_may_write_to_is_never_freed() {
         let victim = &world.nodes[1];
         let mut liar = Liar::new(&bed, victim.endpoint.address());
         victim.receive(LONG, None, 1);
-        liar.say_all(Kind::Long, 0, &long(LONG, 0, &message), 0);
-        let start = Instant::now();
-        let place = loop {
-            victim.poll();
-            liar.hear();
-            if let Some(place) = liar.claim_block() {
-                break place;
-            }
-            assert!(start.elapsed() < PATIENCE, "no share is offered");
-        };
+        let last = stop_in_a_block(&mut liar, victim, &message);
         if closes {
             victim.endpoint.close();
         } else {
@@ -267,9 +276,54 @@ fn what_a_stopped_sender_may_write_to_is_never_freed() {
             assert_eq!(world.received(1).bad(Errno::CONNABORTED).returned, None);
         }
         // It goes on.
-        let last = (place + LONG as u64 - 1) as *mut u8;
         // SAFETY: what is checked here is that the memory stays, for whoever was offered it.
         unsafe { last.write_volatile(2) };
         world.nothing_more();
     }
+}
+
+/// Nor is a buffer of several messages, one of whose senders has stopped: the others have their place there, and
+/// what releases it comes without it.
+#[test]
+fn a_buffer_of_several_that_a_stopped_sender_may_write_to_is_never_freed() {
+    let message = vec![1; LONG];
+    let bed = bed();
+    let world = bed.world(2);
+    world.warm_up();
+    let victim = &world.nodes[1];
+    let mut liar = Liar::new(&bed, victim.endpoint.address());
+    victim.endpoint.receive_multi(vec![0; LONG + 4 * LENGTH], FI_ADDR_UNSPEC, 1).unwrap();
+    let last = stop_in_a_block(&mut liar, victim, &message);
+    liar.say_all(Kind::Part, NAME, &[0], 0);
+    assert!(liar.is_cut_off(victim));
+    assert_eq!(world.received(1).bad(Errno::CONNABORTED).returned, None);
+    // SAFETY: as above.
+    unsafe { last.write_volatile(2) };
+    let mut released = false;
+    while !released {
+        world.nodes[0].send(vec![3; LENGTH], 1, None, 1);
+        let done = world.received(1).good();
+        released = done.flags.contains(Flags::MULTI_RECV);
+        assert_eq!(done.returned, None);
+        world.sent(0).good();
+    }
+    world.nothing_more();
+}
+
+/// The same of a buffer that endpoints share.
+#[test]
+fn a_shared_buffer_that_a_stopped_sender_may_write_to_is_never_freed() {
+    let message = vec![1; LONG];
+    let bed = bed();
+    let sharers = Sharers::open(&bed, 2, &Options::default());
+    let victim = &sharers.members[1];
+    let mut liar = Liar::new(&bed, victim.endpoint.address());
+    sharers.shared.receive_multi(vec![0; LONG + LENGTH], FI_ADDR_UNSPEC, 1).unwrap();
+    let last = stop_in_a_block(&mut liar, victim, &message);
+    liar.say_all(Kind::Part, NAME, &[0], 0);
+    assert!(liar.is_cut_off(victim));
+    sharers.next(|| ()).1.bad(Errno::CONNABORTED);
+    drop(sharers);
+    // SAFETY: as above.
+    unsafe { last.write_volatile(2) };
 }

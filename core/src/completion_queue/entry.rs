@@ -41,14 +41,15 @@ impl Entry {
     }
 
     /// The buffer of a safe operation, back from the engine. Of several it is a copy of all their
-    /// bytes.
+    /// bytes. One of several messages has none where the sender of one of them has stopped while it was
+    /// writing: see [`ErrorEntry::take_buffer`].
     pub fn take_buffer(&mut self) -> Option<Vec<u8>> {
-        self.attachment.take().map(Attachment::into_buffer)
+        self.attachment.take().and_then(Attachment::into_buffer)
     }
 
     /// The buffers of a safe operation, as they were posted.
     pub fn take_buffers(&mut self) -> Option<Vec<Vec<u8>>> {
-        self.attachment.take().map(Attachment::into_buffers)
+        self.attachment.take().and_then(Attachment::into_buffers)
     }
 }
 
@@ -119,11 +120,11 @@ impl ErrorEntry {
     /// bytes. A receive that failed while its sender, who has stopped since, was writing to it has none:
     /// the sender may write when it goes on, so the buffer is never freed.
     pub fn take_buffer(&mut self) -> Option<Vec<u8>> {
-        self.attachment.take().map(Attachment::into_buffer)
+        self.attachment.take().and_then(Attachment::into_buffer)
     }
 
     /// The buffers of a safe operation, as they were posted; none where [`Self::take_buffer`] has none.
     pub fn take_buffers(&mut self) -> Option<Vec<Vec<u8>>> {
-        self.attachment.take().map(Attachment::into_buffers)
+        self.attachment.take().and_then(Attachment::into_buffers)
     }
 }

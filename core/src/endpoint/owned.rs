@@ -84,7 +84,10 @@ fn family(is_tagged: bool) -> Flags {
 }
 
 fn refused(error: PostError, attachment: Option<Attachment>) -> RefusedBuffers {
-    RefusedBuffers { error, buffers: attachment.map(Attachment::into_buffers).unwrap_or_default() }
+    RefusedBuffers {
+        error,
+        buffers: attachment.and_then(Attachment::into_buffers).unwrap_or_default(),
+    }
 }
 
 impl<P: Provider> Endpoint<P> {

@@ -16,6 +16,7 @@ use super::sources::{NOBODY, Source, Sources};
 use crate::{
     address::Address,
     address_vector::AddressVectorError,
+    attachment::Attachment,
     auth_key::{KeyNumber, Keyring},
     flags::Flags,
     operation::{ReceiveOperation, StoredPieces},
@@ -347,6 +348,11 @@ impl State {
         whole.filled -= room;
         whole.arriving -= 1;
         whole.exhausted = false;
+    }
+
+    /// Leaves a multi-receive buffer where it is for good, if it is one of ours: how many bytes it has.
+    pub(crate) fn leak(&mut self, buffer: u32) -> Option<usize> {
+        Attachment::leak(&mut self.receives[buffer].attachment)
     }
 
     /// One user of a multi-receive buffer less; the last one of an exhausted buffer gets it, to

@@ -354,7 +354,12 @@ impl<T: Transport> Engine<T> {
     fn leave_buffer(&mut self, index: u32) {
         let Incoming { peer, target, .. } = self.incoming[index];
         let Target::Receive { receive, .. } = target else { return };
-        if let Some(bytes) = Attachment::leak(&mut self.receives[receive].attachment) {
+        let shared = self.shared.as_ref().and_then(|it| Some((it, *it.slices.get(&receive)?)));
+        let leaked = match shared {
+            Some((shared, buffer)) => shared.pool.lock().leak(buffer),
+            None => Attachment::leak(&mut self.receives[receive].attachment),
+        };
+        if let Some(bytes) = leaked {
             tracing::warn!(
                 address = %self.peers[peer as usize].address,
                 "{bytes} bytes of a receive are never freed: their sender has stopped while it writes there"
