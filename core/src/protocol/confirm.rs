@@ -59,6 +59,8 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn take_confirmed(&mut self) -> bool {
+        // From the first on: where one goes another takes its place, so behind a turn some would be missed.
+        self.next_confirming = 0;
         self.take_confirmed_of_some(self.confirming.len())
     }
 
