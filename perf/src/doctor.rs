@@ -215,7 +215,7 @@ fn single_copy(read: Result<(), std::io::Error>) -> Finding {
 /// Whether an endpoint permits others of its user to read its process's memory, where the system asks for
 /// that.
 fn lets_read(session: &Session) -> bool {
-    session.options.fabric.config().is_ok_and(|config| config.cma != CmaPolicy::Off)
+    !session.options.fabric.config().is_ok_and(|config| config.cma == CmaPolicy::Off)
 }
 
 fn yama(ptrace_scope: Option<&str>, lets_read: bool) -> Finding {

@@ -13,8 +13,8 @@
 //!
 //! A lane's first pages are made with it, those of its chunks as the data path uses them; a pool's come all at
 //! once, with the first lane that its owner offers ([`PoolMemory::make_pages`]), unless lanes have chunks of
-//! their own, or there is one peer alone. Where the kernel has no memory for them (with `vm.overcommit_memory=2` it says so), that
-//! fails a connect, and is no SIGBUS at the first touch.
+//! their own, or there is one peer alone. Where the kernel has no memory for what is made so (with
+//! `vm.overcommit_memory=2` it says so), that fails a connect, and is no SIGBUS at the first touch.
 
 use std::fmt;
 use std::io;

@@ -190,7 +190,7 @@ pub static PARAMETERS: [Parameter; 20] = [
                (64 KiB a peer). on: all of it, in chunks of the pair, whose cache lines the receiver \
                hands back (256 KiB a peer). auto: on for AMD's Zen 3 and 4, which gain by it, else turns. \
                A pair has chunks of FI_KESTREL_CHUNK_SIZE, of 64K at most; to and fro go those of 32K and \
-               64K. Where a size does not fit it is as off.",
+               64K. Where that does not fit, auto is as off, and the others are refused.",
         store: |config, value| {
             config.lane_chunks =
                 [LaneChunks::Auto, LaneChunks::On, LaneChunks::Turns, LaneChunks::Off]

@@ -30,7 +30,7 @@ pub(super) const HELLO_WAIT: Duration = Duration::from_millis(500);
 pub(super) const CONFIRM_WAIT: Duration = Duration::from_secs(5);
 /// How many are accepted before others have their turn.
 const ACCEPT_BURST: usize = 16;
-/// How many refusals are told of aloud, of each process and reason one.
+/// How many refusals are remembered, of each process and reason one, so that they are told of once.
 const REFUSALS_TOLD_MAX: usize = 256;
 /// How long no connection is accepted after the descriptors ran out.
 const OUT_OF_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(100);
@@ -275,8 +275,11 @@ impl ControlThread {
         let who =
             pid.map_or("a process that is not seen here".into(), |pid| format!("process {pid}"));
         let text = format!("{address} refused a connection of {who}: {objection}");
-        if self.told_refusals.contains(&text) || self.told_refusals.len() == REFUSALS_TOLD_MAX {
+        if self.told_refusals.contains(&text) {
             return tracing::debug!("{text}");
+        }
+        if self.told_refusals.len() == REFUSALS_TOLD_MAX {
+            self.told_refusals.clear();
         }
         tracing::warn!("{text}");
         self.told_refusals.insert(text);
