@@ -6,6 +6,7 @@ use std::time::Instant;
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
     completion_counter::CompletionCounter,
+    completion_queue::Entry,
     domain::DomainOptions,
     endpoint::EndpointOptions,
     error::Errno,
@@ -305,6 +306,11 @@ fn a_buffer_of_several_that_a_stopped_sender_may_write_to_is_never_freed() {
         let done = world.received(1).good();
         released = done.flags.contains(Flags::MULTI_RECV);
         assert_eq!(done.returned, None);
+        if !released {
+            let mut entry = Entry::default();
+            (entry.context, entry.buffer, entry.length) = (1, done.buffer, done.length);
+            same(&victim.endpoint.copy_received(&entry).unwrap(), &[3; LENGTH], "it is still read");
+        }
         world.sent(0).good();
     }
     world.nothing_more();
