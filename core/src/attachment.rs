@@ -78,11 +78,16 @@ impl Attachment {
     /// none if there is no buffer of ours.
     pub(crate) fn leak(attachment: &mut Option<Attachment>) -> Option<usize> {
         let held = &mut *attachment.as_mut()?.0;
-        if matches!(held, Held::Work(_) | Held::Leaked) {
-            return None;
+        match std::mem::replace(held, Held::Leaked) {
+            Held::Buffer(buffer) => Some(buffer.leak().len()),
+            Held::Buffers(buffers) => {
+                Some(buffers.into_iter().map(|buffer| buffer.leak().len()).sum())
+            }
+            other => {
+                *held = other;
+                None
+            }
         }
-        let buffers = Attachment(Box::new(std::mem::replace(held, Held::Leaked))).into_buffers()?;
-        Some(buffers.into_iter().map(|buffer| buffer.leak().len()).sum())
     }
 
     /// The buffer of a post that was refused, which has therefore stayed here.

@@ -54,11 +54,11 @@ impl Negotiation<'_> {
         self.within("tx_attr->rma_iov_limit", asked.rma_iov_limit, most.rma_iov_limit);
         self.traffic_class("tx_attr->tclass", asked.traffic_class);
         let usual = &self.offer.template.transmit;
-        let inject = self.size(
-            "tx_attr->inject_size",
-            asked.inject_size,
+        let inject = self.size_of(
+            ("tx_attr->inject_size", asked.inject_size),
             most.inject_size,
             usual.inject_size,
+            format_args!("{} bytes (FI_KESTREL_INJECT_SIZE)", most.inject_size),
         );
         let size = self.size("tx_attr->size", asked.size, most.size, usual.size);
         let answer = &mut self.info.transmit;

@@ -86,15 +86,22 @@ impl Negotiation<'_> {
         most: usize,
         usual: usize,
     ) -> usize {
+        self.size_of((field, asked), most, usual, most)
+    }
+
+    /// The same, where `most` is told in words.
+    fn size_of(
+        &mut self,
+        (field, asked): (&'static str, Option<usize>),
+        most: usize,
+        usual: usize,
+        told: impl ToString,
+    ) -> usize {
         match asked {
             None | Some(0) => usual,
             Some(asked) if asked <= most => asked,
             Some(asked) => {
-                let set_by = match field {
-                    "tx_attr->inject_size" => " bytes (FI_KESTREL_INJECT_SIZE)",
-                    _ => "",
-                };
-                self.reject(field, asked, at_most(most) + set_by);
+                self.reject(field, asked, at_most(told));
                 usual
             }
         }
