@@ -13,7 +13,7 @@ use syn::{Attribute, visit::Visit};
 use crate::tree::{File, Finding, Tree};
 
 const TABLES: &str = "docs/conformance.md";
-const SUITE: &str = "tests/src/lib.rs";
+const SUITE: &str = "tests/src/conformance.rs";
 const PARTS: &str = "tests/soft_roce/test_conformance.py";
 const CASES: &str = "tests/src/cases/";
 const DOOR: &str = "libfabric/tests/door/";
