@@ -9,7 +9,7 @@ use crate::port::{Grant, Local, Outcome, Port, PortError, Verb};
 use crate::stall::{STALL_MAX, Stall};
 use kestrel::composite::Traffic;
 use kestrel::discovery::{Asker, discover_with};
-use kestrel::{CompletionQueue, Domain, Endpoint};
+use kestrel::{CompletionQueue, Domain, Endpoint, PassiveEndpoint};
 use kestrel_core::address::Address;
 use kestrel_core::address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC};
 use kestrel_core::completion_queue::{Entry, ReadError};
@@ -17,7 +17,7 @@ use kestrel_core::config::{Config, TransportChoice};
 use kestrel_core::domain::DomainOptions;
 use kestrel_core::endpoint::{EndpointOptions, PostError};
 use kestrel_core::flags::Flags;
-use kestrel_core::info::{ApiVersion, MemoryRegionMode, Progress};
+use kestrel_core::info::{ApiVersion, Info, MemoryRegionMode, Progress};
 use kestrel_core::memory::{Piece, Pieces};
 use kestrel_core::memory_region::MemoryRegion;
 use kestrel_core::operation::{ReceivePost, SendPost};
@@ -97,6 +97,12 @@ impl Setup {
     /// A domain that any thread may use.
     pub fn open_domain(&self) -> Result<Arc<Domain>, FabricError> {
         Domain::open(self.provider.clone(), self.domain.clone()).map_err(open)
+    }
+
+    /// What listens for connections.
+    pub fn open_listener(&self) -> Result<Arc<PassiveEndpoint>, FabricError> {
+        let info = Info { source: self.endpoint.address, ..Info::default() };
+        PassiveEndpoint::open(self.provider.clone(), info).map_err(open)
     }
 }
 
@@ -360,7 +366,7 @@ pub fn no_address(error: impl std::fmt::Display) -> FabricError {
     FabricError::Address(error.to_string())
 }
 
-fn open(error: impl std::fmt::Display) -> FabricError {
+pub fn open(error: impl std::fmt::Display) -> FabricError {
     FabricError::Open(error.to_string())
 }
 

@@ -1,17 +1,22 @@
 //! What peers cost that are not spoken to: messages of 8 bytes to and fro between two endpoints that know
-//! nobody else, beside two that have many inserted peers, and two that have many connected ones besides.
+//! nobody else, beside two that have many inserted peers, and two that have many connected ones besides. And
+//! between two connected endpoints, beside two whose queues have many others.
 
+mod connections;
 mod crowd;
 mod ping_pong;
 
-use crate::fabric::FabricError;
+use crate::fabric::{FabricError, Setup};
 use crate::report::{Against, Aim, Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::{Ratio, median};
 use crate::units;
+use connections::Connections;
 use crowd::Crowd;
+use kestrel_core::address_vector::AddressVector;
 use kestrel_core::config::TransportChoice;
 use ping_pong::PingPong;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Peers that are inserted and never spoken to: many more than the 2,000 that are to cost nothing, so that
@@ -32,20 +37,21 @@ const LANE_BYTES_MAX: f64 = 16384.0;
 const QUEUE_PAIR_BYTES_MAX: f64 = 65536.0;
 
 const SERIES: &str = "half a round trip";
+const CONNECTED_SERIES: &str = "half a round trip, connected endpoints";
 
 /// Rank 0: its process alone.
 pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     let mut section = Section::new("peers", "Peers that are not spoken to: 8 bytes beside them");
     let (setup, count) = (session.options.fabric.setup()?, session.options.peers());
-    session.bar.begin("peers", 3);
-    let alone = PingPong::open(&setup)?;
-    let inserted = PingPong::open(&setup)?;
-    let bytes_inserted = cost_of(2 * u64::from(INSERTED), || know_strangers(&inserted))?;
+    session.bar.begin("peers", 4);
+    let (alone, _) = PingPong::open(&setup)?;
+    let (inserted, vectors) = PingPong::open(&setup)?;
+    let bytes_inserted = cost_of(2 * u64::from(INSERTED), || know_strangers(&vectors))?;
     session.bar.advance(1);
-    let connected = PingPong::open(&setup)?;
-    know_strangers(&connected)?;
+    let (connected, vectors) = PingPong::open(&setup)?;
+    know_strangers(&vectors)?;
     let crowd = Crowd::open(&setup, count)?;
-    let [(hub, _), (other, _)] = connected.ends();
+    let [hub, other] = connected.ends();
     // What an endpoint needs for the first peer of its life is its own.
     crowd.speak_to(other, MESSAGES)?;
     let mut took = Duration::ZERO;
@@ -54,16 +60,23 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         Ok(())
     })?;
     session.bar.advance(1);
-    let another = PingPong::open(&setup)?;
+    let (another, _) = PingPong::open(&setup)?;
     let (many, crowded) =
         (format!("{INSERTED} peers inserted"), format!("and {count} connected, idle"));
     let pairs = [
-        ("alone", alone),
-        ("another two alone", another),
-        (&many, inserted),
-        (&crowded, connected),
+        ("alone", &alone),
+        ("another two alone", &another),
+        (&many, &inserted),
+        (&crowded, &connected),
     ];
-    beside_each_other(session, &pairs, &mut section)?;
+    beside_each_other(session, SERIES, &pairs, &mut section)?;
+    // What two differ by that are alike is not what peers cost.
+    for row in &section.rows[2..] {
+        if let Some(Against { ratio, .. }) = &row.against {
+            let what = format!("{SERIES}, {}, of the time alone", row.label);
+            section.aims.push(Aim::at_most(&what, ratio.median, RATIO_MAX));
+        }
+    }
     session.bar.advance(1);
     let each = took.as_nanos() as f64 / f64::from(count);
     section.rows.extend([
@@ -78,9 +91,26 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
             ..Row::new("peer", "connected, idle")
         },
     ]);
+    drop((crowd, alone, another, inserted, connected));
+    connected_endpoints(session, &setup, &mut section)?;
+    session.bar.advance(1);
     let transport = session.options.fabric.transport()?;
     section.aims.extend(aims(bytes_inserted, bytes_connected, transport));
     Ok(section)
+}
+
+/// Two connected endpoints, and two whose queues have as many others as the command line says.
+fn connected_endpoints(
+    session: &Session,
+    setup: &Setup,
+    section: &mut Section,
+) -> Result<(), FabricError> {
+    let count = session.options.peers();
+    let alone = Connections::open(setup, 0)?;
+    let many = Connections::open(setup, count)?;
+    let label = format!("with {count} others at its queue, idle");
+    let pairs = [("alone", alone.pair()), (&label, many.pair())];
+    beside_each_other(session, CONNECTED_SERIES, &pairs, section)
 }
 
 fn aims(
@@ -102,14 +132,15 @@ fn aims(
     inserted.into_iter().chain(connected)
 }
 
-fn know_strangers(pair: &PingPong) -> Result<(), FabricError> {
-    pair.ends().into_iter().try_for_each(|(_, vector)| crowd::insert_strangers(vector, INSERTED))
+fn know_strangers(vectors: &[Arc<AddressVector>; 2]) -> Result<(), FabricError> {
+    vectors.iter().try_for_each(|vector| crowd::insert_strangers(vector, INSERTED))
 }
 
 /// The rows of all pairs, which work in turns. The first is what the others are compared with.
 fn beside_each_other(
     session: &Session,
-    pairs: &[(&str, PingPong)],
+    series: &str,
+    pairs: &[(&str, &PingPong)],
     section: &mut Section,
 ) -> Result<(), FabricError> {
     let half_trip = |pair: &PingPong| pair.half_trip(&session.cores, ROUND);
@@ -136,13 +167,8 @@ fn beside_each_other(
             ns: Some(median(times)),
             against,
             note,
-            ..Row::new(SERIES, label)
+            ..Row::new(series, label)
         });
-        // What two differ by that are alike is not what peers cost.
-        if let Some(ratio) = ratio.filter(|_| index > 1) {
-            let what = format!("{SERIES}, {label}, of the time alone");
-            section.aims.push(Aim::at_most(&what, ratio.median, RATIO_MAX));
-        }
     }
     Ok(())
 }
@@ -217,12 +243,14 @@ mod tests {
     fn messages_go_to_and_fro_beside_a_crowd() {
         let options = FabricOptions { provider: "shm".to_owned(), automatic_progress: false };
         let (setup, cores) = (options.setup().unwrap(), cores::usable(&[]).unwrap());
-        let pair = PingPong::open(&setup).unwrap();
-        let [(hub, vector), _] = pair.ends();
-        crowd::insert_strangers(vector, 100).unwrap();
-        Crowd::open(&setup, 3).unwrap().speak_to(hub, 5).unwrap();
-        for _ in 0..2 {
-            assert!(pair.half_trip(&cores, ROUND).unwrap() > 0.0);
+        let (pair, vectors) = PingPong::open(&setup).unwrap();
+        crowd::insert_strangers(&vectors[0], 100).unwrap();
+        Crowd::open(&setup, 3).unwrap().speak_to(pair.ends()[0], 5).unwrap();
+        let connections = Connections::open(&setup, 20).unwrap();
+        for pair in [&pair, connections.pair()] {
+            for _ in 0..2 {
+                assert!(pair.half_trip(&cores, ROUND).unwrap() > 0.0);
+            }
         }
     }
 }

@@ -22,7 +22,6 @@ struct Word(UnsafeCell<u64>);
 /// One end, and what it knows the other one as.
 struct Half {
     end: End,
-    vector: Arc<AddressVector>,
     to: u64,
     /// Dropped behind the end that has the receive.
     word: Box<Word>,
@@ -36,20 +35,27 @@ pub struct PingPong {
 }
 
 impl PingPong {
-    /// Between two new endpoints, each of a domain of its own. A receive stays posted at each until it is
-    /// dropped.
-    pub fn open(setup: &Setup) -> Result<Self, FabricError> {
+    /// Between two new endpoints, each of a domain of its own, with what they know others by.
+    pub fn open(setup: &Setup) -> Result<(Self, [Arc<AddressVector>; 2]), FabricError> {
         let open = || Side::of(&setup.open_domain()?, setup.endpoint.clone());
         let (one, other) = (open()?, open()?);
-        let addresses = [other.endpoint.address(), one.endpoint.address()];
-        let half = |side: Side, other| {
-            let Side { endpoint, queue, vector, .. } = side;
-            let to = vector.insert_one(other).map_err(no_address)?;
-            let half = Half { end: End { endpoint, queue }, vector, to, word: Box::default() };
+        let address = |side: &Side| side.endpoint.address();
+        let to_other = one.vector.insert_one(address(&other)).map_err(no_address)?;
+        let to_one = other.vector.insert_one(address(&one)).map_err(no_address)?;
+        let vectors = [one.vector.clone(), other.vector.clone()];
+        let ends = [one, other].map(|Side { endpoint, queue, .. }| End { endpoint, queue });
+        Ok((PingPong::between(ends, [to_other, to_one])?, vectors))
+    }
+
+    /// Between two ends, each of which sends to one of `to`. A receive stays posted at each until it is
+    /// dropped.
+    pub fn between(ends: [End; 2], to: [u64; 2]) -> Result<Self, FabricError> {
+        let [one, other] = ends;
+        let half = |end, to| {
+            let half = Half { end, to, word: Box::default() };
             half.post().map(|()| half)
         };
-        let [to_other, to_one] = addresses;
-        Ok(PingPong { halves: [half(one, to_other)?, half(other, to_one)?] })
+        Ok(PingPong { halves: [half(one, to[0])?, half(other, to[1])?] })
     }
 
     /// Half a round trip, the median of a round of that long. Unit: nanoseconds.
@@ -71,9 +77,9 @@ impl PingPong {
         })
     }
 
-    /// The two ends, with what each knows others by.
-    pub fn ends(&self) -> [(&End, &AddressVector); 2] {
-        self.halves.each_ref().map(|half| (&half.end, &*half.vector))
+    /// The two ends.
+    pub fn ends(&self) -> [&End; 2] {
+        self.halves.each_ref().map(|half| &half.end)
     }
 }
 
