@@ -8,8 +8,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
 
 use crate::bind_count::{BindCount, BindError};
 use crate::error::{Errno, HasErrno};
@@ -151,9 +152,8 @@ pub struct EventQueue {
     attributes: EventQueueAttributes,
     binds: BindCount,
     queues: Mutex<Queues>,
-    /// What is driven when the queue is read, and whether there is any.
-    driven: Mutex<driven::All>,
-    drives: AtomicBool,
+    /// What is driven when the queue is read.
+    driven: ArcSwap<driven::All>,
     /// Who waits, and has to look anew when there is more to drive.
     sleepers: Arc<Sleepers>,
 }
@@ -198,8 +198,8 @@ impl EventQueue {
             return Err(EventQueueError::UnsupportedFlags { flags: unsupported.bits() });
         }
         let binds = BindCount::default();
-        let (queues, driven, drives, sleepers) = Default::default();
-        Ok(EventQueue { attributes, binds, queues, driven, drives, sleepers })
+        let (queues, driven, sleepers) = Default::default();
+        Ok(EventQueue { attributes, binds, queues, driven, sleepers })
     }
 
     pub fn attributes(&self) -> &EventQueueAttributes {

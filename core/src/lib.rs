@@ -52,6 +52,7 @@ pub mod triggered;
 #[allow(unsafe_code)]
 pub mod driven_units;
 pub mod engine;
+mod rota;
 
 // 5. What is said to peers.
 pub mod buffering;

@@ -237,9 +237,16 @@ pub trait Transport:
     fn event(&mut self) -> Option<TransportEvent>;
 
     /// Asks every peer to ring the bell when it sends, for a thread that wants to
-    /// sleep. Returns false if a packet or an event is already there, so that
-    /// sleeping would be wrong. Silences the bell first.
-    fn arm(&mut self) -> bool;
+    /// sleep. Silences the bell first.
+    fn arm(&mut self);
+
+    /// What has to lie between `arm` and `is_quiet`: one fence for as many transports of the kind as a
+    /// thread has armed, since it may be a system call.
+    fn fence_armed() {}
+
+    /// Whether neither a packet nor an event is there that came before peers saw that they are asked: if one
+    /// is, sleeping would be wrong.
+    fn is_quiet(&mut self) -> bool;
 
     /// The counterpart of each `arm`: one thread sleeps no more. Peers need not
     /// ring after the last. Before that the others sleep on: if something is

@@ -127,7 +127,9 @@ fn serve(provider: &VerbsProvider, own: Address) {
 }
 
 fn sleep(transport: &mut VerbsTransport, at_most: Duration) {
-    if transport.arm() {
+    transport.arm();
+    VerbsTransport::fence_armed();
+    if transport.is_quiet() {
         VerbsTransport::sleep(&[transport.bell()], Some(at_most));
     }
     transport.disarm();

@@ -166,8 +166,12 @@ impl<V: Verbs> Transport for Carrier<V> {
         either!(self, it => it.event())
     }
 
-    fn arm(&mut self) -> bool {
-        either!(self, it => it.arm())
+    fn arm(&mut self) {
+        either!(self, it => it.arm());
+    }
+
+    fn is_quiet(&mut self) -> bool {
+        either!(self, it => it.is_quiet())
     }
 
     fn disarm(&mut self) {

@@ -16,6 +16,7 @@ use kestrel_core::{
 
 use super::{
     Composite, Side, Turn,
+    far::Far,
     route::explain,
     sides::{by, comes, leaves},
 };
@@ -235,10 +236,20 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         }
     }
 
-    fn arm(&mut self) -> bool {
-        let near = self.near.arm();
+    fn arm(&mut self) {
+        self.near.arm();
+        self.far.iter_mut().for_each(|far| far.transport.arm());
+    }
+
+    fn fence_armed() {
+        N::fence_armed();
+        F::fence_armed();
+    }
+
+    fn is_quiet(&mut self) -> bool {
         // What is kept back is told by no bell.
-        self.far.as_mut().is_none_or(|far| far.transport.arm() && far.held.is_empty()) && near
+        let quiet = |far: &mut Box<Far<F>>| far.transport.is_quiet() && far.held.is_empty();
+        self.far.as_mut().is_none_or(quiet) && self.near.is_quiet()
     }
 
     fn disarm(&mut self) {

@@ -263,6 +263,7 @@ macro_rules! conformance {
                 operations_play_in_order;
             connection_events:
                 a_connection_is_told_of_before_the_next_request,
+                of_many_connections_each_is_heard,
                 who_accepts_and_goes_is_told_of,
                 who_accepted_goes_while_the_listener_is_driven,
                 who_asks_a_closed_listener_is_refused,

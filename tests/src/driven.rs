@@ -11,7 +11,11 @@ impl<F: Fn() -> bool + Send + Sync> Driven for Drives<F> {
     fn drive(&self) -> bool {
         (self.0)()
     }
-    fn arm(&self) -> Sleep {
+    fn arm(&self) {}
+    fn fence(&self) -> fn() {
+        || ()
+    }
+    fn how_to_sleep(&self) -> Sleep {
         Sleep::Sound
     }
     fn disarm(&self, _: Sleep) {}

@@ -3,7 +3,10 @@
 use std::os::fd::RawFd;
 
 use super::{BURST_MAX, sleep::Sleep, unit::Unit};
-use crate::{event_queue::Driven, transport::Provider};
+use crate::{
+    event_queue::Driven,
+    transport::{Provider, Transport},
+};
 
 impl<P: Provider> Driven for Unit<P> {
     fn drive(&self) -> bool {
@@ -11,8 +14,16 @@ impl<P: Provider> Driven for Unit<P> {
     }
 
     // A closed unit has nobody to ask, here and below.
-    fn arm(&self) -> Sleep {
-        self.with(|engine| engine.arm()).unwrap_or(Sleep::Sound)
+    fn arm(&self) {
+        let _ = self.with(|engine| engine.arm());
+    }
+
+    fn fence(&self) -> fn() {
+        P::Transport::fence_armed
+    }
+
+    fn how_to_sleep(&self) -> Sleep {
+        self.with(|engine| engine.how_to_sleep()).unwrap_or(Sleep::Sound)
     }
 
     fn disarm(&self, sleep: Sleep) {

@@ -29,7 +29,7 @@ use crate::{
 pub(crate) const STAY_AWAY: Duration = Duration::from_millis(1);
 /// The longest sleep, as a bound on whatever might go wrong with a bell.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// Empty polls before the helper sleeps.
+/// Empty polls of units before the helper sleeps.
 const SPINS: usize = 200;
 
 /// A progress thread. Dropping it ends the thread.
@@ -55,7 +55,8 @@ impl Helper {
                 if stop.load(Ordering::Acquire) {
                     return;
                 }
-                if (0..SPINS).any(|_| units.progress_by_helper()) {
+                let spins = SPINS / units.count().max(1) + 1;
+                if (0..spins).any(|_| units.progress_by_helper()) {
                     continue;
                 }
                 let now = units.polls();

@@ -29,11 +29,17 @@ pub enum Sleep {
 }
 
 impl<T: Transport> Engine<T> {
-    /// Asks peers for the bell.
-    pub fn arm(&mut self) -> Sleep {
+    /// Asks peers for the bell. The transport's fence follows, and then
+    /// [`how_to_sleep`](Self::how_to_sleep) or `disarm`.
+    pub fn arm(&mut self) {
         self.drop_finished();
+        self.transport.arm();
+    }
+
+    /// How to sleep with the bell that was asked for.
+    pub fn how_to_sleep(&mut self) -> Sleep {
         // What the transport met on its way rings no more.
-        if !self.transport.arm() && !self.waits_for_reader() || self.take_confirmed() {
+        if !self.transport.is_quiet() && !self.waits_for_reader() || self.take_confirmed() {
             return Sleep::Awake;
         }
         if !self.waits_for_room() {
@@ -45,7 +51,8 @@ impl<T: Transport> Engine<T> {
         Sleep::Nap
     }
 
-    /// One sleeper less: the counterpart of each `arm`, with its answer.
+    /// One sleeper less: the counterpart of each `arm`, with what [`how_to_sleep`](Self::how_to_sleep)
+    /// answered: [`Sleep::Awake`] if it was not asked.
     pub fn disarm(&mut self, sleep: Sleep) {
         self.transport.disarm();
         self.take_confirmed();

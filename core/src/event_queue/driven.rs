@@ -2,11 +2,11 @@
 //! whoever waits for an event also makes it happen.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use super::EventQueue;
 use crate::engine::sleep::Sleep;
+use crate::rota::Roster;
 use crate::sleepers::{Entered, Sleepers};
 
 /// An endpoint that an event queue drives.
@@ -14,25 +14,47 @@ pub trait Driven: Send + Sync {
     /// Moves it forward, unless somebody else does. Returns whether anything moved.
     fn drive(&self) -> bool;
     /// Asks for the bell; `disarm` follows in any case.
-    fn arm(&self) -> Sleep;
-    /// The counterpart of each `arm`, with its answer.
+    fn arm(&self);
+    /// What has to lie between `arm` and `how_to_sleep`: once for all that have the same.
+    fn fence(&self) -> fn();
+    /// How to sleep with the bell that was asked for.
+    fn how_to_sleep(&self) -> Sleep;
+    /// The counterpart of each `arm`, with what `how_to_sleep` answered: [`Sleep::Awake`] if it was not
+    /// asked.
     fn disarm(&self, sleep: Sleep);
     /// What a sleeper waits for; none of a closed one.
     fn bell(&self) -> Option<RawFd>;
 }
 
+type List = Vec<Arc<dyn Driven>>;
+
 /// All that a queue drives.
 #[derive(Default)]
 pub(super) struct All {
-    connections: Vec<Arc<dyn Driven>>,
-    listeners: Vec<Arc<dyn Driven>>,
+    connections: Roster<Arc<dyn Driven>>,
+    listeners: List,
     /// Listeners that are closed, for as long as others hold them.
     closed: Vec<Weak<dyn Driven>>,
 }
 
 impl All {
-    fn is_empty(&self) -> bool {
-        self.connections.is_empty() && self.listeners.is_empty() && self.closed.is_empty()
+    /// Each of them.
+    fn each(&self) -> List {
+        let connections = self.connections.members().iter().cloned();
+        connections.chain(self.all_listeners()).collect()
+    }
+
+    fn all_listeners(&self) -> impl Iterator<Item = Arc<dyn Driven>> {
+        self.listeners.iter().cloned().chain(self.closed.iter().filter_map(Weak::upgrade))
+    }
+
+    /// The same with other connections and listeners, and without closed ones that nobody holds any more.
+    fn changed(&self, change: impl FnOnce(&mut List, &mut List)) -> All {
+        let mut connections = self.connections.members().to_vec();
+        let (mut listeners, mut closed) = (self.listeners.clone(), self.closed.clone());
+        change(&mut connections, &mut listeners);
+        closed.retain(|closed| closed.strong_count() > 0);
+        All { connections: Roster::of(connections), listeners, closed }
     }
 }
 
@@ -40,7 +62,7 @@ impl All {
 /// endpoint that is closed meanwhile gives its place up.
 pub struct EventWait {
     driven: Vec<Weak<dyn Driven>>,
-    /// What those of them answered that were asked.
+    /// What each answered.
     sleeps: Vec<Sleep>,
     sleepers: Arc<Sleepers>,
     entered: Entered,
@@ -71,38 +93,18 @@ impl Drop for EventWait {
 }
 
 impl EventQueue {
-    /// Drives what reports here: part of every read.
+    /// Drives what reports here: part of every read. Of many connections those alone that it is time for.
     pub fn progress(&self) {
-        if self.drives.load(Ordering::Acquire) {
-            for driven in self.driven() {
-                driven.drive();
-            }
-        }
+        let all = self.driven.load();
+        all.connections.drive(|driven| driven.drive());
+        all.all_listeners().for_each(|driven| _ = driven.drive());
     }
 
     /// Has the endpoints that were connected here say what they know: part of a listener's drive,
     /// before it reports a request. Who asks twice was told first that the first request succeeded,
     /// and said so to another endpoint than the listener.
     pub(crate) fn catch_up(&self) {
-        let connections = self.lock_driven().connections.clone();
-        for driven in connections {
-            driven.drive();
-        }
-    }
-
-    fn driven(&self) -> Vec<Arc<dyn Driven>> {
-        let mut all = self.lock_driven();
-        if !all.closed.is_empty() {
-            all.closed.retain(|closed| closed.strong_count() > 0);
-            self.drives.store(!all.is_empty(), Ordering::Release);
-        }
-        let open = all.connections.iter().chain(&all.listeners).cloned();
-        open.chain(all.closed.iter().filter_map(Weak::upgrade)).collect()
-    }
-
-    fn lock_driven(&self) -> MutexGuard<'_, All> {
-        // Nothing under the mutex panics half-way.
-        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+        self.driven.load().connections.members().iter().for_each(|driven| _ = driven.drive());
     }
 
     /// Has reads drive an endpoint with a connection.
@@ -110,26 +112,29 @@ impl EventQueue {
     /// For the C door, and endpoints with connections.
     #[doc(hidden)]
     pub fn add_driven(&self, driven: Arc<dyn Driven>) {
-        self.lock_driven().connections.push(driven);
-        self.drive_from_now_on();
+        self.drive_from_now_on(|all| {
+            all.changed(|connections, _| connections.push(driven.clone()))
+        });
     }
 
     /// Has reads drive a listener, which calls [`Self::catch_up`].
     pub(crate) fn add_listener(&self, listener: Arc<dyn Driven>) {
-        self.lock_driven().listeners.push(listener);
-        self.drive_from_now_on();
+        self.drive_from_now_on(|all| all.changed(|_, listeners| listeners.push(listener.clone())));
     }
 
     /// Has reads drive a listener that is closed, as long as others hold its place: it refuses whoever
     /// asks there.
     pub(crate) fn add_closed_listener<D: Driven + 'static>(&self, listener: &Arc<D>) {
         let listener: Arc<dyn Driven> = listener.clone();
-        self.lock_driven().closed.push(Arc::downgrade(&listener));
-        self.drive_from_now_on();
+        self.drive_from_now_on(|all| {
+            let mut all = all.changed(|_, _| {});
+            all.closed.push(Arc::downgrade(&listener));
+            all
+        });
     }
 
-    fn drive_from_now_on(&self) {
-        self.drives.store(true, Ordering::Release);
+    fn drive_from_now_on(&self, change: impl Fn(&All) -> All) {
+        self.driven.rcu(|all| change(all));
         // None of those who sleep knows its bell yet.
         self.sleepers.call();
         self.push_with(|_| {});
@@ -138,28 +143,43 @@ impl EventQueue {
     /// Has reads drive it no more.
     pub fn remove_driven<D: Driven>(&self, driven: &Arc<D>) {
         let place = Arc::as_ptr(driven).cast::<()>();
-        let mut all = self.lock_driven();
-        let All { connections, listeners, .. } = &mut *all;
-        for list in [connections, listeners] {
-            list.retain(|known| Arc::as_ptr(known).cast::<()>() != place);
-        }
-        self.drives.store(!all.is_empty(), Ordering::Release);
+        let is_other = |known: &Arc<dyn Driven>| Arc::as_ptr(known).cast::<()>() != place;
+        self.driven.rcu(|all| {
+            all.changed(|connections, listeners| {
+                connections.retain(is_other);
+                listeners.retain(is_other);
+            })
+        });
     }
 
     /// Makes ready to sleep until something happens. None: look again first.
     pub fn prepare_wait(&self) -> Option<EventWait> {
         self.progress();
         let (sleepers, entered) = (self.sleepers.clone(), self.sleepers.enter());
-        let (driven, sleeps) = (Vec::new(), Vec::new());
+        let all = self.driven.load().each();
+        all.iter().for_each(|driven| driven.arm());
+        fence_once_each(&all);
+        let driven = all.iter().map(Arc::downgrade).collect();
+        // Those that are not looked at keep nobody asleep.
+        let sleeps = vec![Sleep::Awake; all.len()];
         let mut wait = EventWait { driven, sleeps, sleepers, entered };
-        for driven in self.driven() {
-            let sleep = driven.arm();
-            wait.driven.push(Arc::downgrade(&driven));
-            wait.sleeps.push(sleep);
-            if sleep == Sleep::Awake {
+        for (driven, sleep) in all.iter().zip(&mut wait.sleeps) {
+            *sleep = driven.how_to_sleep();
+            if *sleep == Sleep::Awake {
                 return None;
             }
         }
         self.is_empty().then_some(wait)
+    }
+}
+
+/// What all of them are that were armed lies behind one fence of their kind.
+fn fence_once_each(all: &[Arc<dyn Driven>]) {
+    let mut fences: Vec<fn()> = Vec::new();
+    for fence in all.iter().map(|driven| driven.fence()) {
+        if !fences.iter().any(|known| std::ptr::fn_addr_eq(*known, fence)) {
+            fence();
+            fences.push(fence);
+        }
     }
 }

@@ -382,9 +382,12 @@ impl Transport for MockTransport {
         self.ready.pop_front()
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self) {
         self.station.armed.fetch_add(1, Ordering::SeqCst);
         self.station.bell.drain();
+    }
+
+    fn is_quiet(&mut self) -> bool {
         !self.has_something()
     }
 

@@ -27,7 +27,7 @@ use crate::{
     error::Errno,
     event_queue::Driven,
     flags::Flags,
-    transport::Provider,
+    transport::{Provider, Transport},
 };
 
 /// In the context of a send; the rest of it is the number of a segment. Those of receives are
@@ -381,8 +381,18 @@ impl<P: Provider> Driven for Reported<P> {
     }
 
     // The helper sleeps on the bell as well, and passes on what it finds.
-    fn arm(&self) -> Sleep {
-        self.unit().map_or(Sleep::Sound, |unit| Driven::arm(&*unit))
+    fn arm(&self) {
+        if let Some(unit) = self.unit() {
+            Driven::arm(&*unit);
+        }
+    }
+
+    fn fence(&self) -> fn() {
+        P::Transport::fence_armed
+    }
+
+    fn how_to_sleep(&self) -> Sleep {
+        self.unit().map_or(Sleep::Sound, |unit| unit.how_to_sleep())
     }
 
     fn disarm(&self, sleep: Sleep) {

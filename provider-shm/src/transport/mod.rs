@@ -362,9 +362,17 @@ impl Transport for ShmTransport {
         Some(event)
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self) {
         self.armed += 1;
-        self.ask_for_bell()
+        self.ask_for_bell();
+    }
+
+    fn fence_armed() {
+        barrier::heavy_fence();
+    }
+
+    fn is_quiet(&mut self) -> bool {
+        self.has_nothing()
     }
 
     fn disarm(&mut self) {

@@ -218,12 +218,15 @@ impl ShmTransport {
         }
     }
 
-    /// Asks all senders anew, for whoever sleeps. False if something is there.
-    pub(super) fn ask_for_bell(&mut self) -> bool {
+    /// Asks all senders anew, for whoever sleeps. Behind a heavy fence it is told whether something is there.
+    pub(super) fn ask_for_bell(&mut self) {
         self.wish = next_wish(self.wish);
         self.station.bell().drain();
         self.set_attention(self.wish);
-        barrier::heavy_fence();
+    }
+
+    /// Whether nothing is there.
+    pub(super) fn has_nothing(&mut self) -> bool {
         for place in 0..self.connected.len() {
             self.tell_if_closed(self.connected[place]);
         }
@@ -241,7 +244,11 @@ impl ShmTransport {
         if self.armed == 0 {
             self.set_attention(0);
             self.wake_quiet_lanes();
-        } else if !self.ask_for_bell() {
+            return;
+        }
+        self.ask_for_bell();
+        barrier::heavy_fence();
+        if !self.has_nothing() {
             self.ring();
         }
     }

@@ -169,15 +169,6 @@ impl<V: Verbs> UdTransport<V> {
         }
     }
 
-    /// Silences the bell, asks for it, and looks. Whatever completes after the asking rings;
-    /// whatever completed before is found by the look.
-    fn ask_for_bell(&mut self) -> bool {
-        self.shared.ask_for_bell();
-        self.go_round();
-        self.poll_what_is_there();
-        !self.has_event() && self.arrived.is_empty()
-    }
-
     /// What is not urgent: completions of sends, and what waits for them.
     #[cold]
     #[inline(never)]
@@ -318,15 +309,25 @@ impl<V: Verbs> Transport for UdTransport<V> {
         self.next_event()
     }
 
-    fn arm(&mut self) -> bool {
+    /// Whatever completes after this rings; whatever completed before is found by the look.
+    fn arm(&mut self) {
         self.armed += 1;
-        self.ask_for_bell()
+        self.shared.ask_for_bell();
+    }
+
+    fn is_quiet(&mut self) -> bool {
+        self.go_round();
+        self.poll_what_is_there();
+        !self.has_event() && self.arrived.is_empty()
     }
 
     fn disarm(&mut self) {
         self.armed -= 1;
-        if self.armed > 0 && !self.ask_for_bell() {
-            self.shared.bell.ring();
+        if self.armed > 0 {
+            self.shared.ask_for_bell();
+            if !self.is_quiet() {
+                self.shared.bell.ring();
+            }
         }
     }
 

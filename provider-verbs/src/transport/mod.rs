@@ -341,16 +341,27 @@ impl<V: Verbs> Transport for RcTransport<V> {
         self.next_event()
     }
 
-    fn arm(&mut self) -> bool {
+    /// Whatever completes after this rings; whatever completed before is found by the look.
+    fn arm(&mut self) {
         self.armed += 1;
         self.flush();
-        self.ask_for_bell()
+        self.shared.ask_for_bell();
+    }
+
+    fn is_quiet(&mut self) -> bool {
+        self.go_round();
+        while self.poll_receives() {}
+        self.post_strays();
+        !self.has_event() && !self.has_ready_packet() && self.finished.is_empty()
     }
 
     fn disarm(&mut self) {
         self.armed -= 1;
-        if self.armed > 0 && !self.ask_for_bell() {
-            self.shared.bell.ring();
+        if self.armed > 0 {
+            self.shared.ask_for_bell();
+            if !self.is_quiet() {
+                self.shared.bell.ring();
+            }
         }
     }
 
@@ -403,16 +414,6 @@ impl<V: Verbs> Confirmation for RcTransport<V> {
 impl<V: Verbs> Multicast for RcTransport<V> {}
 
 impl<V: Verbs> RcTransport<V> {
-    /// Silences the bell, asks for it, and looks. Whatever completes after the asking rings;
-    /// whatever completed before is found by the look.
-    fn ask_for_bell(&mut self) -> bool {
-        self.shared.ask_for_bell();
-        self.go_round();
-        while self.poll_receives() {}
-        self.post_strays();
-        !self.has_event() && !self.has_ready_packet() && self.finished.is_empty()
-    }
-
     /// The last that goes of a transport that is closed.
     fn drop_sends(&mut self) {
         // SAFETY: called once, by `drop`, and not used afterwards.

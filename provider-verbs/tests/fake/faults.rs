@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::common::{
-    FakeTransport, PATIENCE, adopt, connect, event, open, provider, push, stream, take, take_soon,
-    wait_until,
+    FakeTransport, PATIENCE, adopt, connect, event, may_sleep, open, provider, push, stream, take,
+    take_soon, wait_until,
 };
 use kestrel_core::{
     error::Errno,
@@ -341,7 +341,7 @@ fn sleep_for_packet(transport: &mut FakeTransport, lost: &AtomicBool) -> u64 {
         if let Some((_, number, _)) = take(transport) {
             return number;
         }
-        if transport.arm() {
+        if may_sleep(transport) {
             let before = Instant::now();
             FakeTransport::sleep(&[transport.bell()], Some(PATIENCE / 2));
             if before.elapsed() >= PATIENCE / 2 {
@@ -359,7 +359,7 @@ fn a_connection_wakes_a_sleeper() {
     let fabric = FakeFabric::default();
     let provider = provider(&fabric, FakeOptions::default());
     let (mut one, mut other) = (open(&provider), open(&provider));
-    assert!(other.arm());
+    assert!(may_sleep(&mut other));
     one.connect(0, other.address());
     let start = Instant::now();
     while !other.has_event() {

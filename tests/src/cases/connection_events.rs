@@ -9,20 +9,23 @@ use std::{
 };
 
 use kestrel_core::{
+    completion_queue::{CompletionQueue, Entry},
     connection::ConnectionError,
-    domain::DomainOptions,
+    domain::{Domain, DomainOptions},
     endpoint::{Endpoint, EndpointOptions},
     error::Errno,
-    event_queue::{Event, EventRead},
+    event_queue::{Event, EventQueue, EventRead},
+    flags::Flags,
     info::Info,
     transport::Provider,
 };
 
 use crate::{
-    bed::{Bed, pattern},
+    bed::{Bed, pattern, same},
+    completion::{Done, read_all},
     driven::Drives,
     link::{self, Driven, ENDPOINT, End, Listener, options},
-    scale::leaves_in_time,
+    scale::{PATIENCE, leaves_in_time},
 };
 
 /// Who asks twice has heard before that the first request succeeded, and said so. Who accepted it
@@ -45,6 +48,88 @@ pub fn a_connection_is_told_of_before_the_next_request<P: Provider>(bed: &Bed<P>
     let event = acceptor.event(&[&first, &second]);
     assert!(matches!(event, Event::Connected { fid: ENDPOINT, .. }), "{event:?}");
     listener.request(&[&first, &second]);
+}
+
+/// What connected endpoints of one side have in common.
+struct Host<P: Provider> {
+    domain: Arc<Domain<P>>,
+    queue: Arc<CompletionQueue<P>>,
+}
+
+impl<P: Provider> Host<P> {
+    fn open(bed: &Bed<P>) -> Self {
+        let domain = bed.domain(DomainOptions::default());
+        let queue = CompletionQueue::open(&domain, 0).unwrap();
+        Host { domain, queue }
+    }
+
+    fn bind(&self, endpoint: &Endpoint<P>, events: &Arc<EventQueue>) {
+        endpoint.bind_completion_queue(&self.queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+        endpoint.bind_event_queue(events, ENDPOINT).unwrap();
+    }
+
+    /// The next message, waited for in short sleeps or without any.
+    fn received(&self, sleeps: bool) -> Done {
+        let (start, mut received) = (Instant::now(), None);
+        while received.is_none() && start.elapsed() < PATIENCE {
+            if sleeps {
+                let mut entry = [Entry::default()];
+                let found = self.queue.read_blocking(&mut entry, Some(Duration::from_millis(10)));
+                received = found.ok().and_then(|_| entry.map(Done::from).into_iter().next());
+            } else {
+                read_all(&self.queue, |done| received = Some(done));
+            }
+        }
+        received.expect("a message comes").good()
+    }
+}
+
+/// More than a read drives each time: what comes to one that was silent is found all the same, and wakes who
+/// sleeps. So is its end.
+pub fn of_many_connections_each_is_heard<P: Provider>(bed: &Bed<P>) {
+    const COUNT: u64 = 20;
+    let (listener, ours, theirs) = (Listener::listening(bed), Host::open(bed), Host::open(bed));
+    let events = &listener.events;
+    let event = |what| {
+        link::drive(what, &[&listener], || !events.is_empty());
+        events.read()
+    };
+    let connect = |_| {
+        let caller = Endpoint::open(&ours.domain, options()).unwrap();
+        ours.bind(&caller, events);
+        caller.connect(listener.passive.address(), &[]).unwrap();
+        let request = listener.take(&[]);
+        let acceptor = Endpoint::open_for(&theirs.domain, options(), request).unwrap();
+        theirs.bind(&acceptor, events);
+        acceptor.accept(&[]).unwrap();
+        for _ in [&caller, &acceptor] {
+            let event = event("it is connected");
+            assert!(matches!(event, EventRead::Event(Event::Connected { .. })), "{event:?}");
+        }
+        (caller, acceptor)
+    };
+    let links: Vec<_> = (0..COUNT).map(connect).collect();
+    for sleeps in [false, true] {
+        for (context, (caller, acceptor)) in (0..).zip(&links) {
+            acceptor.receive(vec![0; 8], 0, context).unwrap();
+            // Everybody has been silent for long then.
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(3) {
+                read_all(&ours.queue, |done| drop(done.good()));
+                read_all(&theirs.queue, |done| panic!("{done:?}"));
+            }
+            caller.inject(&pattern(context, 8), 0).unwrap();
+            let received = theirs.received(sleeps);
+            assert_eq!(received.context, context);
+            same(&received.returned.unwrap(), &pattern(context, 8), "content");
+        }
+    }
+    for (caller, acceptor) in links {
+        caller.close();
+        let event = event("the other end hears of it");
+        assert_eq!(event, EventRead::Event(Event::Shutdown { fid: ENDPOINT }));
+        acceptor.close();
+    }
 }
 
 /// "A rejected or failed connection request will generate an error event", also of who accepted it and

@@ -342,7 +342,9 @@ impl Transport for Chaos {
         Some(TransportEvent::Connected { peer, incarnation })
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self) {}
+
+    fn is_quiet(&mut self) -> bool {
         false
     }
 

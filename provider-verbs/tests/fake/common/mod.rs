@@ -127,6 +127,13 @@ pub fn take(transport: &mut FakeTransport) -> Option<(PeerIndex, u64, usize)> {
     Some((arrival.peer, arrival.word, arrival.length))
 }
 
+/// Asks for the bell: whether there is nothing to stay awake for.
+pub fn may_sleep(transport: &mut FakeTransport) -> bool {
+    transport.arm();
+    FakeTransport::fence_armed();
+    transport.is_quiet()
+}
+
 /// Takes the next message, which has to come.
 #[track_caller]
 pub fn take_soon(transport: &mut FakeTransport) -> (PeerIndex, u64, usize) {

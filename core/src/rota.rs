@@ -1,0 +1,264 @@
+//! Whom of many a poll drives.
+//!
+//! A queue drives what is bound to it at each read. Of a few that is all of them. Of many most are silent, and one
+//! that is busy would pay for all: to look at one that is out of the caches takes some 250 ns. So of those each read
+//! drives the ones that moved of late, and some of the others in turn: as many as the time since the last turn is
+//! worth. About half of the time goes to either while somebody is busy, so neither waits more than twice as long
+//! as it would without the other. Who reads seldom drives all of them each time.
+
+use std::{
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    time::Instant,
+};
+
+/// Up to so many are all driven by each poll.
+const FEW: usize = 16;
+/// Who has not moved for as long as this, or twice as long, is one of the others. Units: nanoseconds.
+const SWEEP_TIME: u64 = 1_000_000;
+/// How many of the others have their turn at least while nobody is busy.
+const TURNS: usize = 8;
+/// How long after the last turn the next one is. Units: nanoseconds.
+const TURN_TIME: u64 = 256;
+
+/// What a queue drives, in the order of its coming.
+#[derive(Debug)]
+pub(crate) struct Roster<T> {
+    members: Vec<T>,
+    /// Of many.
+    rota: Option<Box<Rota>>,
+}
+
+impl<T> Roster<T> {
+    /// All are taken for busy at first.
+    pub(crate) fn of(members: Vec<T>) -> Self {
+        let count = members.len();
+        Roster { members, rota: (count > FEW).then(|| Box::new(Rota::new(count))) }
+    }
+
+    pub(crate) fn members(&self) -> &[T] {
+        &self.members
+    }
+
+    /// Whether it is not always all of them that are driven.
+    #[inline(always)]
+    pub(crate) fn are_many(&self) -> bool {
+        self.rota.is_some()
+    }
+
+    /// Has each member driven that it is time for. Whether anything moved.
+    #[inline(always)]
+    pub(crate) fn drive(&self, mut drive: impl FnMut(&T) -> bool) -> bool {
+        match &self.rota {
+            None => self.members.iter().fold(false, |moved, member| moved | drive(member)),
+            Some(rota) => rota.poll(|place| drive(&self.members[place])),
+        }
+    }
+}
+
+impl<T> Default for Roster<T> {
+    fn default() -> Self {
+        Roster::of(Vec::new())
+    }
+}
+
+/// Whose turn it is. Threads that poll at once may lose each other's marks, and then drive somebody later.
+#[derive(Debug)]
+struct Rota {
+    count: usize,
+    /// A bit each: whom every poll drives, and who has moved since the last sweep.
+    busy: Box<[AtomicU64]>,
+    moved: Box<[AtomicU64]>,
+    /// Who of the others is next.
+    turn: AtomicUsize,
+    begun: Instant,
+    /// When the last turn ended, and when the last sweep was, since then. Units: nanoseconds.
+    turned: AtomicU64,
+    swept: AtomicU64,
+}
+
+impl Rota {
+    fn new(count: usize) -> Rota {
+        let bits = |word| AtomicU64::new(word);
+        let words = count.div_ceil(64);
+        let mut busy: Box<[_]> = (0..words).map(|_| bits(u64::MAX)).collect();
+        if let Some(last) = busy.last_mut().filter(|_| !count.is_multiple_of(64)) {
+            *last = bits((1 << (count % 64)) - 1);
+        }
+        Rota {
+            count,
+            busy,
+            moved: (0..words).map(|_| bits(0)).collect(),
+            turn: AtomicUsize::new(0),
+            begun: Instant::now(),
+            turned: AtomicU64::new(0),
+            swept: AtomicU64::new(0),
+        }
+    }
+
+    #[inline(never)]
+    fn poll(&self, drive: impl FnMut(usize) -> bool) -> bool {
+        // For five centuries.
+        self.poll_by(|| self.begun.elapsed().as_nanos() as u64, drive)
+    }
+
+    fn poll_by(&self, clock: impl Fn() -> u64, mut drive: impl FnMut(usize) -> bool) -> bool {
+        let (mut busy, mut moved) = (false, false);
+        for (index, word) in self.busy.iter().enumerate() {
+            let mut left = word.load(Ordering::Relaxed);
+            busy |= left != 0;
+            while left != 0 {
+                let place = index * 64 + left.trailing_zeros() as usize;
+                left &= left - 1;
+                if drive(place) {
+                    mark(&self.moved, place);
+                    moved = true;
+                }
+            }
+        }
+        let now = clock();
+        let past = now.saturating_sub(self.turned.load(Ordering::Relaxed));
+        let turns = usize::try_from(past / TURN_TIME).unwrap_or(usize::MAX);
+        let turns = turns.max(if busy { 0 } else { TURNS }).min(self.count);
+        if turns > 0 {
+            moved |= self.take_turns(turns, drive);
+            // What turns take themselves is worth no further ones.
+            self.turned.store(clock(), Ordering::Relaxed);
+        }
+        if now.saturating_sub(self.swept.load(Ordering::Relaxed)) > SWEEP_TIME {
+            self.swept.store(now, Ordering::Relaxed);
+            self.sweep();
+        }
+        moved
+    }
+
+    fn take_turns(&self, turns: usize, mut drive: impl FnMut(usize) -> bool) -> bool {
+        let mut moved = false;
+        for _ in 0..turns {
+            let place = self.turn.load(Ordering::Relaxed);
+            self.turn.store(if place + 1 < self.count { place + 1 } else { 0 }, Ordering::Relaxed);
+            if !is_marked(&self.busy, place) && drive(place) {
+                mark(&self.busy, place);
+                mark(&self.moved, place);
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    /// Those are busy from now on that moved since the last time.
+    #[cold]
+    fn sweep(&self) {
+        for (busy, moved) in self.busy.iter().zip(&self.moved) {
+            busy.store(moved.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
+
+fn is_marked(bits: &[AtomicU64], place: usize) -> bool {
+    bits[place / 64].load(Ordering::Relaxed) & 1 << (place % 64) != 0
+}
+
+fn mark(bits: &[AtomicU64], place: usize) {
+    if !is_marked(bits, place) {
+        bits[place / 64].fetch_or(1 << (place % 64), Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const MANY: usize = 200;
+
+    /// Polls in which nobody moves but those of `moves`, `gap` nanoseconds apart; whom each drove.
+    fn polls(rota: &Rota, count: u64, gap: u64, moves: &[usize]) -> Vec<Vec<usize>> {
+        let poll = |_| {
+            let mut driven = Vec::new();
+            let now = rota.turned.load(Ordering::Relaxed) + gap;
+            let moved = rota.poll_by(
+                || now,
+                |place| {
+                    driven.push(place);
+                    moves.contains(&place)
+                },
+            );
+            assert_eq!(moved, driven.iter().any(|place| moves.contains(place)));
+            driven
+        };
+        (0..count).map(poll).collect()
+    }
+
+    /// One of many in which only those of `busy` are.
+    fn settled(busy: &[usize]) -> Rota {
+        let rota = Rota::new(MANY);
+        polls(&rota, 4, SWEEP_TIME, busy);
+        rota
+    }
+
+    #[test]
+    fn of_a_few_all_are_driven() {
+        let roster = Roster::of((0..FEW).collect());
+        for _ in 0..3 {
+            let mut driven = Vec::new();
+            roster.drive(|member| {
+                driven.push(*member);
+                false
+            });
+            assert!(driven.into_iter().eq(0..FEW));
+        }
+        assert!(!roster.are_many() && Roster::of((0..=FEW).collect()).are_many());
+    }
+
+    #[test]
+    fn all_are_driven_at_first() {
+        for count in [FEW + 1, 63, 64, 65, 128, MANY] {
+            let driven = polls(&Rota::new(count), 1, 0, &[]).remove(0);
+            assert!(driven.into_iter().eq(0..count), "{count}");
+        }
+    }
+
+    #[test]
+    fn who_is_busy_is_always_driven_and_the_others_in_turn() {
+        let busy = [3, 64, 199];
+        let rota = settled(&busy);
+        assert!(polls(&rota, 1, TURN_TIME - 1, &busy).concat().into_iter().eq(busy));
+        let driven = polls(&rota, MANY as u64, TURN_TIME, &busy);
+        assert!(driven.iter().all(|driven| driven.starts_with(&busy)));
+        assert!(driven.iter().all(|driven| driven.len() <= busy.len() + 1));
+        let is_driven = |place: usize| driven.iter().any(|driven| driven.contains(&place));
+        assert!((0..MANY).all(is_driven));
+    }
+
+    #[test]
+    fn where_nobody_is_busy_more_have_their_turn() {
+        let rota = settled(&[]);
+        let driven = polls(&rota, MANY.div_ceil(TURNS) as u64, 0, &[]);
+        let mut all: Vec<_> = driven.concat();
+        all.sort_unstable();
+        all.dedup();
+        assert!(all.into_iter().eq(0..MANY));
+    }
+
+    #[test]
+    fn who_polls_seldom_drives_all() {
+        let rota = settled(&[7]);
+        let away = MANY as u64 * TURN_TIME;
+        for mut driven in polls(&rota, 3, away, &[7]) {
+            driven.sort_unstable();
+            assert!(driven.into_iter().eq(0..MANY));
+        }
+        let half = polls(&rota, 1, away / 2, &[7]).remove(0);
+        assert!((MANY / 2 - 1..=MANY / 2 + 1).contains(&half.len()), "{}", half.len());
+    }
+
+    #[test]
+    fn who_moves_is_busy_until_it_has_not_for_long() {
+        const GAP: u64 = TURN_TIME;
+        let rota = settled(&[]);
+        polls(&rota, MANY as u64, GAP, &[9]);
+        let is_driven = |driven: &Vec<usize>| driven.contains(&9);
+        let after = polls(&rota, 3 * SWEEP_TIME / GAP, GAP, &[]);
+        let polled = after.iter().take_while(|driven| is_driven(driven)).count() as u64;
+        assert!((SWEEP_TIME..=2 * SWEEP_TIME + 2 * GAP).contains(&(polled * GAP)), "{polled}");
+    }
+}
