@@ -1,10 +1,10 @@
 //! Whom of many a poll drives.
 //!
 //! A queue drives what is bound to it at each read. Of a few that is all of them. Of many most are silent, and one
-//! that is busy would pay for all: to look at one that is out of the caches takes some 250 ns. So of those each read
-//! drives the ones that moved of late, and some of the others in turn: as many as the time since the last turn is
-//! worth. About half of the time goes to either while somebody is busy, so neither waits more than twice as long
-//! as it would without the other. Who reads seldom drives all of them each time.
+//! that is busy would pay for all: to look at one that is out of the caches takes some 250 ns, and more over a device.
+//! So of those each read drives the ones that moved of late, and some of the others in turn: as many as could have
+//! been driven since the last turn. So half of the time goes to either while somebody is busy, and neither waits
+//! more than twice as long as it would without the other. Who reads seldom drives all of them each time.
 
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -16,9 +16,10 @@ const FEW: usize = 16;
 /// Who has not moved for as long as this, or twice as long, is one of the others. Units: nanoseconds.
 const SWEEP_TIME: u64 = 1_000_000;
 /// How many of the others have their turn at least while nobody is busy.
-const TURNS: usize = 8;
-/// How long after the last turn the next one is. Units: nanoseconds.
+const TURNS: u64 = 8;
+/// What a turn is taken for at first, and the least that it is. Units: nanoseconds.
 const TURN_TIME: u64 = 256;
+const TURN_TIME_MIN: u64 = 32;
 
 /// What a queue drives, in the order of its coming.
 #[derive(Debug)]
@@ -74,6 +75,8 @@ struct Rota {
     /// When the last turn ended, and when the last sweep was, since then. Units: nanoseconds.
     turned: AtomicU64,
     swept: AtomicU64,
+    /// What a turn takes. Units: nanoseconds.
+    turn_time: AtomicU64,
 }
 
 impl Rota {
@@ -92,6 +95,7 @@ impl Rota {
             begun: Instant::now(),
             turned: AtomicU64::new(0),
             swept: AtomicU64::new(0),
+            turn_time: AtomicU64::new(TURN_TIME),
         }
     }
 
@@ -117,12 +121,20 @@ impl Rota {
         }
         let now = clock();
         let past = now.saturating_sub(self.turned.load(Ordering::Relaxed));
-        let turns = usize::try_from(past / TURN_TIME).unwrap_or(usize::MAX);
-        let turns = turns.max(if busy { 0 } else { TURNS }).min(self.count);
+        let turns = past / self.turn_time.load(Ordering::Relaxed);
+        let turns = turns.max(if busy { 0 } else { TURNS }).min(self.count as u64);
         if turns > 0 {
-            moved |= self.take_turns(turns, drive);
+            let mut driven = 0;
+            moved |= self.take_turns(turns, |place| {
+                driven += 1;
+                drive(place)
+            });
             // What turns take themselves is worth no further ones.
-            self.turned.store(clock(), Ordering::Relaxed);
+            let end = clock();
+            self.turned.store(end, Ordering::Relaxed);
+            if let Some(took) = end.saturating_sub(now).checked_div(driven) {
+                self.learn(took);
+            }
         }
         if now.saturating_sub(self.swept.load(Ordering::Relaxed)) > SWEEP_TIME {
             self.swept.store(now, Ordering::Relaxed);
@@ -131,7 +143,14 @@ impl Rota {
         moved
     }
 
-    fn take_turns(&self, turns: usize, mut drive: impl FnMut(usize) -> bool) -> bool {
+    /// What a turn took, on average. What a thread loses that the kernel stops counts for little.
+    fn learn(&self, took: u64) {
+        let known = self.turn_time.load(Ordering::Relaxed);
+        let took = took.clamp(TURN_TIME_MIN, 4 * known);
+        self.turn_time.store((7 * known + took).div_ceil(8), Ordering::Relaxed);
+    }
+
+    fn take_turns(&self, turns: u64, mut drive: impl FnMut(usize) -> bool) -> bool {
         let mut moved = false;
         for _ in 0..turns {
             let place = self.turn.load(Ordering::Relaxed);
@@ -167,25 +186,38 @@ fn mark(bits: &[AtomicU64], place: usize) {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     const MANY: usize = 200;
 
-    /// Polls in which nobody moves but those of `moves`, `gap` nanoseconds apart; whom each drove.
-    fn polls(rota: &Rota, count: u64, gap: u64, moves: &[usize]) -> Vec<Vec<usize>> {
+    /// Polls in which nobody moves but those of `moves`, `gap` nanoseconds apart, with turns that each take
+    /// `takes`; whom each drove.
+    fn polls_with(
+        rota: &Rota,
+        count: u64,
+        (gap, takes): (u64, u64),
+        moves: &[usize],
+    ) -> Vec<Vec<usize>> {
+        let now = Cell::new(rota.turned.load(Ordering::Relaxed));
         let poll = |_| {
             let mut driven = Vec::new();
-            let now = rota.turned.load(Ordering::Relaxed) + gap;
-            let moved = rota.poll_by(
-                || now,
-                |place| {
-                    driven.push(place);
-                    moves.contains(&place)
-                },
-            );
+            now.set(now.get() + gap);
+            let drive = |place| {
+                driven.push(place);
+                let takes = if is_marked(&rota.busy, place) { 0 } else { takes };
+                now.set(now.get() + takes);
+                moves.contains(&place)
+            };
+            let moved = rota.poll_by(|| now.get(), drive);
             assert_eq!(moved, driven.iter().any(|place| moves.contains(place)));
             driven
         };
         (0..count).map(poll).collect()
+    }
+
+    /// The same with turns that take what they are taken for.
+    fn polls(rota: &Rota, count: u64, gap: u64, moves: &[usize]) -> Vec<Vec<usize>> {
+        polls_with(rota, count, (gap, TURN_TIME), moves)
     }
 
     /// One of many in which only those of `busy` are.
@@ -232,7 +264,7 @@ mod tests {
     #[test]
     fn where_nobody_is_busy_more_have_their_turn() {
         let rota = settled(&[]);
-        let driven = polls(&rota, MANY.div_ceil(TURNS) as u64, 0, &[]);
+        let driven = polls(&rota, (MANY as u64).div_ceil(TURNS), 0, &[]);
         let mut all: Vec<_> = driven.concat();
         all.sort_unstable();
         all.dedup();
@@ -251,14 +283,28 @@ mod tests {
         assert!((MANY / 2 - 1..=MANY / 2 + 1).contains(&half.len()), "{}", half.len());
     }
 
+    /// Whatever looks take.
+    #[test]
+    fn turns_take_as_long_as_what_is_between_them() {
+        for takes in [40, 300, 5_000, 100_000] {
+            let rota = settled(&[7]);
+            polls_with(&rota, 1_000, (takes, takes), &[7]);
+            let driven = polls_with(&rota, 1_000, (3 * takes, takes), &[7]).concat();
+            let turns = driven.into_iter().filter(|place| *place != 7).count();
+            assert!((1_900..3_500).contains(&turns), "{takes}: {turns}");
+        }
+    }
+
     #[test]
     fn who_moves_is_busy_until_it_has_not_for_long() {
-        const GAP: u64 = TURN_TIME;
+        // Until the next poll, with the turn that each has.
+        const EACH: u64 = 2 * TURN_TIME;
         let rota = settled(&[]);
-        polls(&rota, MANY as u64, GAP, &[9]);
+        polls(&rota, MANY as u64, TURN_TIME, &[9]);
         let is_driven = |driven: &Vec<usize>| driven.contains(&9);
-        let after = polls(&rota, 3 * SWEEP_TIME / GAP, GAP, &[]);
+        let after = polls(&rota, 3 * SWEEP_TIME / EACH, TURN_TIME, &[]);
         let polled = after.iter().take_while(|driven| is_driven(driven)).count() as u64;
-        assert!((SWEEP_TIME..=2 * SWEEP_TIME + 2 * GAP).contains(&(polled * GAP)), "{polled}");
+        let time = polled * EACH;
+        assert!((SWEEP_TIME..=2 * SWEEP_TIME + 2 * EACH).contains(&time), "{time} ns");
     }
 }
