@@ -28,7 +28,7 @@ pub use bell::{Bell, wait_any};
 pub use confirmation::Confirmation;
 pub use event::TransportEvent;
 pub use multicast::Multicast;
-pub use provider::{CoreClaim, Opening, Provider};
+pub use provider::{CoreClaim, Opening, Provider, Purpose};
 pub use single_copy::SingleCopy;
 pub use windows::Windows;
 

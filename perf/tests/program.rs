@@ -194,11 +194,12 @@ fn peers_that_are_not_spoken_to_are_measured() {
     let all_have = |rows: &[serde_json::Value], what: &str, least| {
         assert!(rows.iter().all(|row| row[what].as_f64() > Some(least)), "{report}");
     };
-    assert_eq!(rows.len(), 8, "{report}");
-    // Endpoints to many peers, what these cost, and connected endpoints.
+    assert_eq!(rows.len(), 9, "{report}");
+    // Endpoints to many peers and what these cost, connected endpoints and what they cost.
     all_have(&rows[..4], "ns", 0.0);
     all_have(&rows[4..6], "bytes", 8.0);
     all_have(&rows[6..], "ns", 0.0);
+    all_have(&rows[8..], "bytes", 8.0);
     assert_eq!(section["aims"].as_array().map(Vec::len), Some(4), "{report}");
 }
 

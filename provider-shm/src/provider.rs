@@ -12,7 +12,7 @@ use kestrel_core::{
     config::{CmaPolicy, Config, LaneChunks},
     error::{Cause, Errno},
     fork_guard,
-    transport::{Bell, Limits, Opening, Provider},
+    transport::{Bell, Limits, Opening, Provider, Purpose},
 };
 
 use crate::{
@@ -151,14 +151,15 @@ impl Provider for ShmProvider {
 
     fn open_as(&self, opening: Opening<'_>) -> Result<ShmTransport, Cause> {
         let Opening {
-            address, auth_key, keys_follow, incarnation, service, connected, admits, ..
+            address, auth_key, keys_follow, incarnation, service, purpose, admits, ..
         } = opening;
         let own = if auth_key.is_empty() { &self.options.auth_key[..] } else { auth_key };
         let bytes = self.options.chunk_bytes * self.options.chunk_count;
         let memory = PoolMemory::create(bytes).map_err(|error| Cause::of(&error))?;
         let in_lanes = self.lane_chunks == OwnChunks::All;
         // Who has one peer would make as many pages for that one as others for all of theirs.
-        if connected || in_lanes && ChunkPool::fits_lane(self.options.chunk_bytes) {
+        let is_for_one = purpose != Purpose::Peers;
+        if is_for_one || in_lanes && ChunkPool::fits_lane(self.options.chunk_bytes) {
             memory.leave_pages();
         }
         let pool = ChunkPool::new(&memory, self.options.chunk_bytes);

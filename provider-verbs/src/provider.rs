@@ -12,7 +12,7 @@ use kestrel_core::{
     config::{Config, ConnectBy},
     error::{Cause, Errno, HasErrno},
     fork_guard,
-    transport::{Bell, Opening, Provider, Service},
+    transport::{Bell, Opening, Provider, Purpose, Service},
 };
 
 use crate::{
@@ -24,8 +24,8 @@ use crate::{
     },
     datagrams::{self, Parts, UdTransport},
     manager::Manager,
-    receive_pool::{IMMEDIATES, RECEIVES_MAX, ReceivePool},
-    send_pool::{BUFFERS_ALONE, BUFFERS_SHARED, SendPool},
+    receive_pool::{IMMEDIATES, IMMEDIATES_EACH, RECEIVES_MAX, ReceivePool, SLAB_BUFFERS},
+    send_pool::{Buffers, SendPool},
     station::StationShared,
     transport::RcTransport,
     verbs::{Depths, Origin, QueuePair, Queues, Role, Verbs, VerbsError},
@@ -36,6 +36,10 @@ const RELIABLE_DEPTHS: Depths =
     Depths { receives: RECEIVES_MAX, immediates: IMMEDIATES, sends: SEND_COMPLETIONS };
 /// Completions of sends that can wait at once.
 const SEND_COMPLETIONS: u32 = 4096;
+/// Those of an endpoint with one peer: room for its connection and its window, for the listener that it asked,
+/// and for strangers that come instead.
+const CONNECTION_DEPTHS: Depths =
+    Depths { receives: 8 * SLAB_BUFFERS as u32, immediates: 2 * IMMEDIATES_EACH, sends: 512 };
 
 /// How long a peer that connects may take from our answer to its last word.
 const CONFIRM_WAIT: Duration = Duration::from_secs(5);
@@ -188,7 +192,7 @@ impl<V: Verbs> RcProvider<V> {
     /// Whether the connection manager is to make the connections of such an endpoint.
     fn wants_manager(&self, opening: &Opening<'_>) -> bool {
         let wanted = match self.connect_by {
-            ConnectBy::Auto => opening.connected,
+            ConnectBy::Auto => opening.purpose != Purpose::Peers,
             ConnectBy::Tcp => false,
             ConnectBy::RdmaCm => true,
         };
@@ -230,13 +234,14 @@ impl<V: Verbs> RcProvider<V> {
     /// The queues and the buffers of an endpoint.
     fn open_shared(
         &self,
-        service: Service,
+        opening: &Opening<'_>,
         origin: Origin,
     ) -> Result<(Arc<StationShared<V>>, SendPool<V>), Cause> {
         let most = self.device.depths_max();
-        let (wanted, slabs, buffers) = match service {
-            Service::Reliable => (RELIABLE_DEPTHS, 1, BUFFERS_SHARED),
-            Service::Datagrams => (datagrams::DEPTHS, datagrams::SLABS, BUFFERS_ALONE),
+        let (wanted, slabs, buffers) = match (opening.service, opening.purpose) {
+            (Service::Datagrams, _) => (datagrams::DEPTHS, datagrams::SLABS, Buffers::DATAGRAMS),
+            (Service::Reliable, Purpose::Connection) => (CONNECTION_DEPTHS, 1, Buffers::CONNECTION),
+            (Service::Reliable, _) => (RELIABLE_DEPTHS, 2, Buffers::SHARED),
         };
         let depths = Depths {
             receives: wanted.receives.min(most.receives),
@@ -282,7 +287,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
         let (listener, address, managed) = self.listen_both(station, &opening)?;
         let (port, dscp) = (self.device.port_at(address.ip()), opening.dscp);
         let origin = Origin { port, dscp, agreed: None };
-        let (shared, sends) = self.open_shared(opening.service, origin)?;
+        let (shared, sends) = self.open_shared(&opening, origin)?;
         let key = match opening.auth_key {
             [] => &self.auth_key[..],
             key => key,

@@ -27,18 +27,21 @@ pub const WINDOW_MIN: u32 = 4;
 /// The most that a connection is lent. Part of the protocol.
 pub const WINDOW_MAX: u32 = 32;
 /// Buffers of a slab: registered together.
-pub const SLAB_BUFFERS: usize = 64;
+pub const SLAB_BUFFERS: usize = 32;
 /// Units: bytes.
 pub const SLAB_BYTES: usize = SLAB_BUFFERS * BUFFER_BYTES;
 /// Slabs of an endpoint at most.
-const SLABS_MAX: usize = 128;
+const SLABS_MAX: usize = 256;
 /// Receives that are posted at once at most.
 pub const RECEIVES_MAX: u32 = (SLAB_BUFFERS * SLABS_MAX) as u32;
+
+/// Buffers that may be promised beyond first windows, all peers' together.
+const LENDABLE: u32 = 64;
 
 /// Writes with data that may have come, and that nobody has told of yet: all peers' together, and
 /// one's at most.
 pub const IMMEDIATES: u32 = 2048;
-const IMMEDIATES_EACH: u32 = 32;
+pub const IMMEDIATES_EACH: u32 = 32;
 
 /// A buffer's number: slab and place.
 pub type BufferIndex = u32;
@@ -74,7 +77,7 @@ impl<V: Verbs> ReceivePool<V> {
         let immediates = Allowance::default();
         immediates.put(depths.immediates);
         let lendable = Allowance::default();
-        lendable.put(SLAB_BUFFERS as u32);
+        lendable.put(LENDABLE);
         let pool =
             ReceivePool { device, queues, slabs, count, slabs_max, spare, lendable, immediates };
         for _ in 0..slabs_first {

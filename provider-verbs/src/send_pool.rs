@@ -4,7 +4,7 @@
 //! since a completion stands for all sends before it on its queue pair: one of 16, or every one
 //! while half of the pool is out, so that buffers which wait for a signal cannot use it up.
 //!
-//! A peer that takes no packets gives no buffers back, so each queue pair has a [`Share`].
+//! A peer that takes no packets gives no buffers back, so of many queue pairs each has a [`Share`].
 //!
 //! What is posted inline is copied by the posting. Until then it lies in an inline place: requests
 //! are held back, to be posted as one chain.
@@ -17,15 +17,31 @@ use std::{
 use kestrel_core::memory::Piece;
 
 use crate::{
-    receive_pool::BUFFER_BYTES,
+    receive_pool::{BUFFER_BYTES, WINDOW_MAX},
     verbs::{Region, Verbs, VerbsError},
 };
 
-/// Buffers of an endpoint that many queue pairs share: half of them are as many as one has under way. Of
-/// several who take what they may, the parts make up half of all at least.
-pub const BUFFERS_SHARED: usize = 128;
-/// Buffers of an endpoint with one queue pair.
-pub const BUFFERS_ALONE: usize = 64;
+/// How many buffers a pool has, and who gets them.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffers {
+    count: usize,
+    /// Each queue pair leaves as many as it has.
+    divided: bool,
+    /// With fewer left each send has to be signalled.
+    scarce: usize,
+}
+
+impl Buffers {
+    /// Of an endpoint that many queue pairs share: half of them are as many as one has under way. Of
+    /// several who take what they may, the parts make up half of all at least.
+    pub const SHARED: Buffers = Buffers { count: 128, divided: true, scarce: 64 };
+    /// Of an endpoint with one peer: as many as that one's window has at most.
+    pub const CONNECTION: Buffers =
+        Buffers { count: WINDOW_MAX as usize, divided: false, scarce: 8 };
+    /// Of an endpoint of datagrams, which has one queue pair.
+    pub const DATAGRAMS: Buffers = Buffers { count: 64, divided: false, scarce: 32 };
+}
+
 /// How long a queue pair waits for a buffer before it does without.
 const STARVED_AFTER: Duration = Duration::from_millis(100);
 /// The longest request that is posted inline. Units: bytes.
@@ -36,8 +52,8 @@ const INLINE_PLACES: usize = BUFFER_BYTES / INLINE_BYTES_MAX;
 /// A send buffer's number: an inline place, or behind those a buffer.
 pub type SlotIndex = u32;
 
-/// What a queue pair has of the pool: one more buffer is its own only while it has no more than are left.
-/// So half of all is the most that one gets, and the next gets half of the rest.
+/// What a queue pair has of the pool. Of one that is divided one more buffer is its own only while it has no
+/// more than are left: so half of all is the most that one gets, and the next gets half of the rest.
 #[derive(Default)]
 pub struct Share {
     /// Buffers that were taken for it, and that came back.
@@ -60,7 +76,7 @@ impl Share {
     #[inline(always)]
     pub fn admits<V: Verbs>(&self, pool: &SendPool<V>) -> bool {
         let has = self.taken.wrapping_sub(self.returned) as usize;
-        pool.has_free() && has <= pool.free_count()
+        pool.has_free() && (has <= pool.free_count() || !pool.buffers.divided)
     }
 }
 
@@ -90,8 +106,7 @@ fn is_inline(slot: SlotIndex) -> bool {
 pub struct SendPool<V: Verbs> {
     region: V::Region,
     free: Vec<SlotIndex>,
-    /// How many there are in all.
-    buffers: usize,
+    buffers: Buffers,
     /// Inline places that requests lie in which are held back: those below.
     inline_taken: SlotIndex,
     /// Requests under way on all queue pairs, and how many may be: each may come back as an
@@ -101,10 +116,10 @@ pub struct SendPool<V: Verbs> {
 }
 
 impl<V: Verbs> SendPool<V> {
-    pub fn new(device: &Arc<V>, buffers: usize, under_way_max: u32) -> Result<Self, VerbsError> {
-        let region = device.allocate((buffers + 1) * BUFFER_BYTES, false)?;
+    pub fn new(device: &Arc<V>, buffers: Buffers, under_way_max: u32) -> Result<Self, VerbsError> {
+        let region = device.allocate((buffers.count + 1) * BUFFER_BYTES, false)?;
         let first = INLINE_PLACES as SlotIndex;
-        let free = (first..first + buffers as SlotIndex).collect();
+        let free = (first..first + buffers.count as SlotIndex).collect();
         let (inline_taken, under_way) = (Self::INLINE + 1, 0);
         Ok(SendPool { region, free, buffers, inline_taken, under_way, under_way_max })
     }
@@ -194,7 +209,7 @@ impl<V: Verbs> SendPool<V> {
     /// Whether so much is out that each send has to be signalled.
     #[inline(always)]
     pub fn is_scarce(&self) -> bool {
-        self.free.len() < self.buffers / 2 || self.under_way > self.under_way_max / 2
+        self.free.len() < self.buffers.scarce || self.under_way > self.under_way_max / 2
     }
 
     /// Gives a buffer back.

@@ -25,7 +25,7 @@ use crate::{
     memory_region::MemoryRegionRegistry,
     operation::{IOV_LIMIT, MESSAGE_MAX},
     primitive::yield_now,
-    transport::{Opening, Provider, Transport},
+    transport::{Opening, Provider, Purpose, Transport},
 };
 
 /// How long closing waits for a rejection to leave.
@@ -61,7 +61,8 @@ fn traffic_class(info: &Info) -> u32 {
 fn opening(info: &Info, address: Option<Address>) -> Opening<'_> {
     let dscp = dscp_on_the_wire(traffic_class(info));
     let auth_key = &info.endpoint.auth_key;
-    Opening { address, auth_key, keys_follow: true, connected: true, dscp, ..Opening::default() }
+    let purpose = Purpose::Listener;
+    Opening { address, auth_key, keys_follow: true, purpose, dscp, ..Opening::default() }
 }
 
 impl<P: Provider> PassiveEndpoint<P> {

@@ -14,7 +14,7 @@ use crate::{
     info::{INJECT_SIZE_MAX, MessageOrder, RX_CAPS, TX_CAPS, TX_SIZE_MAX, dscp_on_the_wire},
     primitive::{AtomicU64, Ordering},
     scalable_endpoint::pair::{Direction, Seat},
-    transport::{Opening, Provider, Service},
+    transport::{Opening, Provider, Purpose, Service},
 };
 
 /// The least room that a multi-receive buffer keeps, if nobody says. Units: bytes.
@@ -111,8 +111,8 @@ impl EndpointOptions {
         // Who asks for a connection is put off as long as nobody takes it.
         let keys_follow = self.vector_keys || self.connected;
         let dscp = dscp_on_the_wire(self.traffic_class);
-        let connected = self.connected;
-        Opening { address, auth_key, keys_follow, service, connected, dscp, ..Opening::default() }
+        let purpose = if self.connected { Purpose::Connection } else { Purpose::Peers };
+        Opening { address, auth_key, keys_follow, service, purpose, dscp, ..Opening::default() }
     }
 
     /// What it can do on one side, `SEND` or `RECV`: "fine grained control over the transmit

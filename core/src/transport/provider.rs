@@ -4,6 +4,18 @@ use super::{Bell, Service, Transport};
 use crate::error::Cause;
 use crate::{address::Address, core_claim::ClaimedCore};
 
+/// Whom a transport talks to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// Any number of peers.
+    #[default]
+    Peers,
+    /// The one peer of a connected endpoint.
+    Connection,
+    /// Whoever asks a passive endpoint for a connection.
+    Listener,
+}
+
 /// What a transport is opened with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Opening<'a> {
@@ -20,8 +32,8 @@ pub struct Opening<'a> {
     pub incarnation: Option<u64>,
     /// Endpoints of different services find nobody at each other's addresses.
     pub service: Service,
-    /// It belongs to a connected endpoint, or to a passive one that listens for such.
-    pub connected: bool,
+    /// Whom it talks to.
+    pub purpose: Purpose,
     /// What packets carry in a network: a differentiated services code point, 6 bits. None: what the
     /// system has them carry.
     pub dscp: Option<u8>,

@@ -14,26 +14,34 @@ use std::sync::Arc;
 const LISTENER: u64 = 1;
 const ENDPOINT: u64 = 2;
 
-/// Two ends of a connection, which send messages to and fro, and those of others that complete where
-/// they do.
+/// Two ends of a connection, which send messages to and fro, and others that complete where they do.
 pub struct Connections {
     pair: PingPong,
-    _others: Vec<[Arc<Endpoint>; 2]>,
+    place: Place,
+    others: Vec<[Arc<Endpoint>; 2]>,
 }
 
 impl Connections {
-    /// So many besides the first.
-    pub fn open(setup: &Setup, others: u16) -> Result<Self, FabricError> {
+    /// One, and no others.
+    pub fn open(setup: &Setup) -> Result<Self, FabricError> {
         let place = Place::open(setup)?;
         let [calling, answering] = place.connect()?;
-        let others = (0..others).map(|_| place.connect()).collect::<Result<_, _>>()?;
-        let [caller, answerer] = place.hosts;
+        let [caller, answerer] = place.hosts.each_ref().map(|host| host.queue.clone());
         let ends = [
-            End { endpoint: calling, queue: caller.queue },
-            End { endpoint: answering, queue: answerer.queue },
+            End { endpoint: calling, queue: caller },
+            End { endpoint: answering, queue: answerer },
         ];
         // The address says nothing: there is one peer.
-        Ok(Connections { pair: PingPong::between(ends, [0, 0])?, _others: others })
+        let pair = PingPong::between(ends, [0, 0])?;
+        Ok(Connections { pair, place, others: Vec::new() })
+    }
+
+    /// So many others.
+    pub fn add(&mut self, count: u16) -> Result<(), FabricError> {
+        for _ in 0..count {
+            self.others.push(self.place.connect()?);
+        }
+        Ok(())
     }
 
     pub fn pair(&self) -> &PingPong {

@@ -17,7 +17,7 @@ use kestrel_core::address_vector::AddressVector;
 use kestrel_core::config::TransportChoice;
 use ping_pong::PingPong;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Peers that are inserted and never spoken to: many more than the 2,000 that are to cost nothing, so that
 /// their bytes can be told from what the process has besides.
@@ -106,11 +106,20 @@ fn connected_endpoints(
     section: &mut Section,
 ) -> Result<(), FabricError> {
     let count = session.options.peers();
-    let alone = Connections::open(setup, 0)?;
-    let many = Connections::open(setup, count)?;
+    let (alone, mut many) = (Connections::open(setup)?, Connections::open(setup)?);
+    let begun = Instant::now();
+    let bytes = cost_of(count.into(), || many.add(count))?;
+    let took = begun.elapsed().as_nanos() as f64;
     let label = format!("with {count} others at its queue, idle");
     let pairs = [("alone", alone.pair()), (&label, many.pair())];
-    beside_each_other(session, CONNECTED_SERIES, &pairs, section)
+    beside_each_other(session, CONNECTED_SERIES, &pairs, section)?;
+    section.rows.push(Row {
+        ns: Some(took / f64::from(count)),
+        bytes,
+        note: format!("{count} in {}; bytes of both endpoints", units::nanoseconds(took)),
+        ..Row::new("connection", "idle")
+    });
+    Ok(())
 }
 
 fn aims(
@@ -246,7 +255,8 @@ mod tests {
         let (pair, vectors) = PingPong::open(&setup).unwrap();
         crowd::insert_strangers(&vectors[0], 100).unwrap();
         Crowd::open(&setup, 3).unwrap().speak_to(pair.ends()[0], 5).unwrap();
-        let connections = Connections::open(&setup, 20).unwrap();
+        let mut connections = Connections::open(&setup).unwrap();
+        connections.add(20).unwrap();
         for pair in [&pair, connections.pair()] {
             for _ in 0..2 {
                 assert!(pair.half_trip(&cores, ROUND).unwrap() > 0.0);

@@ -57,7 +57,7 @@ const FRONT_BYTES: usize = 64;
 /// Datagrams that can be under way on the queue pair.
 pub(crate) const SENDS_MAX: u32 = 256;
 /// Slabs of receive buffers.
-pub(crate) const SLABS: usize = 4;
+pub(crate) const SLABS: usize = 8;
 /// How deep its queues are: each buffer may complete, and each send.
 pub(crate) const DEPTHS: Depths =
     Depths { receives: (SLABS * SLAB_BUFFERS) as u32, immediates: 0, sends: SENDS_MAX };

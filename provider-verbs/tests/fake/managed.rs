@@ -10,7 +10,9 @@ use kestrel_core::{
     auth_key::Keyring,
     error::{Cause, Errno},
     memory::Piece,
-    transport::{Confirmation as _, Opening, Provider, Transport, TransportEvent, Windows as _},
+    transport::{
+        Confirmation as _, Opening, Provider, Purpose, Transport, TransportEvent, Windows as _,
+    },
     window::{Access, Direction, RegistrationRequest, Request, Started},
     wire::Kind,
 };
@@ -444,11 +446,16 @@ fn nobody_there_is_an_error_soon() {
 fn connected_endpoints_use_the_manager_by_themselves() {
     let fabric = FakeFabric::default();
     let provider = provider(&fabric, FakeOptions::default());
-    let connected = || provider.open_as(Opening { connected: true, ..Opening::default() }).unwrap();
+    let connected = || {
+        provider.open_as(Opening { purpose: Purpose::Connection, ..Opening::default() }).unwrap()
+    };
     let (mut one, mut other) = (open(&provider), open(&provider));
     connect(&mut one, &mut other, 0);
     assert_eq!(fabric.tally().managed, 0);
+    let before = fabric.tally().registered;
     let (mut one, mut other) = (connected(), connected());
+    let each = (fabric.tally().registered - before) / 2;
+    assert!(each < 640 << 10, "{each} bytes are registered for one peer");
     connect(&mut one, &mut other, 0);
     connect(&mut other, &mut one, 0);
     assert_eq!(fabric.tally().managed, 2);
