@@ -129,7 +129,8 @@ fn pair(fence: Fence) -> (Sender, models::lane::Held<LaneConsumer>, Bell, Barrie
     (sender, consumer, bell, barrier)
 }
 
-/// Asks for the bell and looks once more, as `ShmTransport::arm`. Whether to sleep.
+/// Asks for the bell and looks once more, as `ShmTransport` does it in `arm`, `fence_armed` and `is_quiet`.
+/// Whether to sleep.
 fn arm(consumer: &LaneConsumer, wish: u32, barrier: &Barrier, kind: Fence) -> bool {
     consumer.set_attention(wish);
     if kind == Fence::Heavy {
@@ -276,4 +277,47 @@ fn a_quiet_lane_that_another_thread_finds_still_wakes_the_sleeper() {
             sending.join().unwrap();
         }
     });
+}
+
+/// The same where the other thread polls between the sleeper's fence and its look: it asks with no fence, and so
+/// the look has one of its own in front.
+fn a_lane_is_found_before_the_look(name: &str, fenced: bool) {
+    explore(name, 5, move || {
+        let (mut sender, mut receiver, bell, barrier) = pair(Fence::Heavy);
+        receiver.end.set_attention(3);
+        let sending = thread::spawn(move || {
+            sender.send(1);
+            sender.send(2);
+            sender.barrier.leave();
+            sender.rung
+        });
+        let drained = bell.rings();
+        barrier.issue();
+        let mut found = false;
+        while receiver.end.peek().is_some() {
+            receiver.end.set_attention(4);
+            receiver.end.advance(1);
+            found = true;
+        }
+        if found && fenced {
+            barrier.issue();
+        }
+        let sleeps = receiver.end.peek().is_none();
+        sending.join().unwrap();
+        assert!(
+            !sleeps || receiver.end.peek().is_none() || bell.rings() > drained,
+            "asleep for ever"
+        );
+    });
+}
+
+#[test]
+fn a_quiet_lane_that_another_thread_finds_before_the_look_wakes_the_sleeper() {
+    a_lane_is_found_before_the_look("a quiet lane found before the look", true);
+}
+
+#[test]
+#[should_panic(expected = "asleep for ever")]
+fn without_a_fence_of_the_look_a_wake_up_is_lost() {
+    a_lane_is_found_before_the_look("a look without a fence", false);
 }

@@ -98,6 +98,8 @@ pub struct ShmTransport {
     wish: u32,
     /// Threads that sleep, or are about to.
     armed: usize,
+    /// A lane was asked for the bell since a thread armed, with no fence behind it.
+    unfenced: bool,
     offers: HashMap<u64, Offer>,
     next_ticket: u64,
     /// What is to be told. A connection's lane goes into use when it is told of, so that what
@@ -146,6 +148,7 @@ impl ShmTransport {
             current: None,
             wish: 0,
             armed: 0,
+            unfenced: false,
             offers: HashMap::new(),
             next_ticket: 0,
             events: VecDeque::new(),
@@ -212,6 +215,7 @@ impl Transport for ShmTransport {
         let mut lane = Box::new(offer.open(self.lane_chunks));
         if self.armed > 0 {
             lane.set_attention(self.wish);
+            self.unfenced = true;
         }
         self.active.push(Active { peer, lane: NonNull::from(&mut *lane) });
         self.peer(peer).receive = Some(lane);
@@ -372,6 +376,11 @@ impl Transport for ShmTransport {
     }
 
     fn is_quiet(&mut self) -> bool {
+        // Another thread has polled behind the fence, and what the sender of such a lane does next has not to
+        // see the wish yet.
+        if std::mem::take(&mut self.unfenced) {
+            barrier::heavy_fence();
+        }
         self.has_nothing()
     }
 

@@ -184,6 +184,7 @@ impl ShmTransport {
     pub(super) fn wake_lane(&mut self, place: usize) {
         let peer = self.quiet.swap_remove(place);
         let wish = if self.armed > 0 { self.wish } else { 0 };
+        self.unfenced |= self.armed > 0;
         if let Some(lane) = &mut self.peers[peer as usize].receive {
             lane.set_attention(wish);
             self.active.push(Active { peer, lane: NonNull::from(&mut **lane) });
@@ -200,7 +201,7 @@ impl ShmTransport {
             lane.looked_at = lane.position();
             if is_silent {
                 // Lanes that are looked at in turn anyway need no fence to be found; a
-                // sleeper needs one, and issues it in `arm`.
+                // sleeper needs one, which lies between `arm` and `is_quiet`.
                 lane.set_attention(wish);
                 quiet.push(peer);
             }
@@ -220,6 +221,8 @@ impl ShmTransport {
 
     /// Asks all senders anew, for whoever sleeps. Behind a heavy fence it is told whether something is there.
     pub(super) fn ask_for_bell(&mut self) {
+        // The fence that follows is behind all that was asked so far.
+        self.unfenced = false;
         self.wish = next_wish(self.wish);
         self.station.bell().drain();
         self.set_attention(self.wish);
