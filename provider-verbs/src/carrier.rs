@@ -170,6 +170,11 @@ impl<V: Verbs> Transport for Carrier<V> {
         either!(self, it => it.arm());
     }
 
+    fn fence_armed() {
+        RcTransport::<V>::fence_armed();
+        UdTransport::<V>::fence_armed();
+    }
+
     fn is_quiet(&mut self) -> bool {
         either!(self, it => it.is_quiet())
     }

@@ -37,9 +37,9 @@ const RELIABLE_DEPTHS: Depths =
 /// Completions of sends that can wait at once.
 const SEND_COMPLETIONS: u32 = 4096;
 /// Those of an endpoint with one peer: room for its connection and its window, for the listener that it asked,
-/// and for strangers that come instead.
+/// and for strangers that come instead, as long as it has no peer.
 const CONNECTION_DEPTHS: Depths =
-    Depths { receives: 8 * SLAB_BUFFERS as u32, immediates: 2 * IMMEDIATES_EACH, sends: 512 };
+    Depths { receives: 32 * SLAB_BUFFERS as u32, immediates: 2 * IMMEDIATES_EACH, sends: 512 };
 
 /// How long a peer that connects may take from our answer to its last word.
 const CONFIRM_WAIT: Duration = Duration::from_secs(5);

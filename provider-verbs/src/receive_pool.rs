@@ -54,6 +54,7 @@ pub struct ReceivePool<V: Verbs> {
     /// Slabs that exist; the control thread alone adds some, once the endpoint is open.
     count: AtomicUsize,
     slabs_max: usize,
+    slabs_each: usize,
     /// Buffers that are posted and promised to nobody.
     spare: Allowance,
     /// Of these, how many may be promised beyond first windows. What is lent is no reason to add a slab, or
@@ -64,12 +65,12 @@ pub struct ReceivePool<V: Verbs> {
 }
 
 impl<V: Verbs> ReceivePool<V> {
-    /// A pool with so many slabs at first.
+    /// A pool with so many slabs at first, and as many more at a time.
     pub fn new(
         device: Arc<V>,
         queues: Arc<V::Queues>,
         depths: Depths,
-        slabs_first: usize,
+        slabs_each: usize,
     ) -> Result<Self, VerbsError> {
         let slabs_max = (depths.receives as usize / SLAB_BUFFERS).clamp(1, SLABS_MAX);
         let slabs = (0..slabs_max).map(|_| OnceLock::new()).collect();
@@ -78,12 +79,24 @@ impl<V: Verbs> ReceivePool<V> {
         immediates.put(depths.immediates);
         let lendable = Allowance::default();
         lendable.put(LENDABLE);
-        let pool =
-            ReceivePool { device, queues, slabs, count, slabs_max, spare, lendable, immediates };
-        for _ in 0..slabs_first {
-            pool.add_slab()?;
-        }
+        let pool = ReceivePool {
+            device,
+            queues,
+            slabs,
+            count,
+            slabs_max,
+            slabs_each,
+            spare,
+            lendable,
+            immediates,
+        };
+        pool.grow()?;
         Ok(pool)
+    }
+
+    /// Adds as many slabs as there are at first. False if there are all that there can be.
+    fn grow(&self) -> Result<bool, VerbsError> {
+        (0..self.slabs_each).try_fold(false, |grown, _| Ok(self.add_slab()? || grown))
     }
 
     /// Adds a slab. False if there are as many as there can be.
@@ -111,7 +124,7 @@ impl<V: Verbs> ReceivePool<V> {
     /// Promises the first window to a new connection; false if there is no buffer left to.
     pub fn reserve(&self) -> Result<bool, VerbsError> {
         while !self.spare.take(WINDOW_MIN) {
-            if !self.add_slab()? {
+            if !self.grow()? {
                 return Ok(false);
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! A buffer is the device's from its posting to its completion. Few sends ask for a completion,
 //! since a completion stands for all sends before it on its queue pair: one of 16, or every one
-//! while half of the pool is out, so that buffers which wait for a signal cannot use it up.
+//! while few are left, so that buffers which wait for a signal cannot use the pool up.
 //!
 //! A peer that takes no packets gives no buffers back, so of many queue pairs each has a [`Share`].
 //!

@@ -349,7 +349,8 @@ fn a_host_has_half_of_the_connections() {
 /// Who sends much is lent more than it was promised, as far as that leaves something for more connections.
 #[test]
 fn what_is_lent_takes_no_place_of_connections() {
-    const SLAB_BUFFERS: usize = 64;
+    /// At first, and how many more at a time.
+    const BUFFERS: usize = 64;
     const SENDERS: usize = 20;
     let fabric = FakeFabric::default();
     let provider = provider(&fabric, FakeOptions::default());
@@ -361,9 +362,9 @@ fn what_is_lent_takes_no_place_of_connections() {
         connect(sender, &mut victim, peer);
         stream(sender, &mut victim, peer, 300);
     }
-    let buffers = SLAB_BUFFERS + (fabric.tally().slabs - before) / BUFFER_BYTES;
+    let buffers = BUFFERS + (fabric.tally().slabs - before) / BUFFER_BYTES;
     let promised = SENDERS * 4;
-    assert!(buffers <= promised + 2 * SLAB_BUFFERS, "{buffers} buffers");
+    assert!(buffers <= promised + 2 * BUFFERS, "{buffers} buffers");
 }
 
 /// Whoever asks and does not take what it is given has buffers promised until the endpoint hears so, whose
