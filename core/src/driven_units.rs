@@ -17,8 +17,8 @@ pub struct DrivenUnits<P: Provider> {
 }
 
 enum Units<P: Provider> {
-    Exclusive(UnsafeCell<Roster<Arc<Unit<P>>>>),
-    Shared(ArcSwap<Roster<Arc<Unit<P>>>>),
+    Exclusive(UnsafeCell<Roster<Unit<P>>>),
+    Shared(ArcSwap<Roster<Unit<P>>>),
 }
 
 // SAFETY: the exclusive list is touched by one thread at a time: opening a
@@ -38,28 +38,23 @@ impl<P: Provider> DrivenUnits<P> {
 
     /// Calls `visit` with the units of this moment.
     #[inline(always)]
-    fn read<R>(&self, visit: impl FnOnce(&[Arc<Unit<P>>]) -> R) -> R {
+    fn read<R>(&self, visit: impl FnOnce(&Roster<Unit<P>>) -> R) -> R {
         match &self.units {
             // SAFETY: exclusive use; `visit` never comes back to this list to change it.
-            Units::Exclusive(units) => visit(unsafe { &*units.get() }.members()),
-            Units::Shared(units) => visit(units.load().members()),
+            Units::Exclusive(units) => visit(unsafe { &*units.get() }),
+            Units::Shared(units) => visit(&units.load()),
         }
     }
 
     fn change(&self, change: impl Fn(&mut Vec<Arc<Unit<P>>>)) {
-        let changed = |units: &Roster<_>| {
-            let mut units = units.members().to_vec();
-            change(&mut units);
-            Roster::of(units)
-        };
         match &self.units {
             Units::Exclusive(units) => {
                 // SAFETY: exclusive use.
                 let units = unsafe { &mut *units.get() };
-                *units = changed(units);
+                *units = units.changed(change);
             }
             Units::Shared(units) => {
-                units.rcu(|units| changed(units));
+                units.rcu(|units| units.changed(&change));
             }
         }
     }
@@ -106,7 +101,7 @@ impl<P: Provider> DrivenUnits<P> {
     pub fn progress_by_helper(&self) -> bool {
         self.read(|units| {
             let mut moved = false;
-            for unit in units {
+            for unit in units.members() {
                 moved |= unit.progress(BURST_MAX);
             }
             moved
@@ -115,17 +110,21 @@ impl<P: Provider> DrivenUnits<P> {
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.read(<[_]>::len)
+        self.read(|units| units.members().len())
     }
 
     /// How often the application polled any of the units.
     pub fn polls(&self) -> u64 {
-        self.read(|units| units.iter().map(|unit| u64::from(unit.polls())).sum())
+        self.read(|units| units.members().iter().map(|unit| u64::from(unit.polls())).sum())
     }
 
     /// Asks the peers of every unit for bells, until what this answers is dropped.
     pub fn arm(&self) -> Armed<P> {
-        let units = self.read(<[_]>::to_vec);
+        let (units, are_many) = self.read(|units| (units.members().to_vec(), units.are_many()));
+        // Polls have not looked at each of them, which costs less than to arm it.
+        if are_many && self.progress_by_helper() {
+            return Armed { units: Vec::new(), sleeps: vec![Sleep::Awake] };
+        }
         // A closed unit has nobody to ask, here and below.
         for unit in &units {
             let _ = unit.with(|engine| engine.arm());
@@ -144,14 +143,14 @@ impl<P: Provider> DrivenUnits<P> {
 }
 
 #[inline(never)]
-fn progress_some<P: Provider>(units: &Roster<Arc<Unit<P>>>, most: usize) -> bool {
+fn progress_some<P: Provider>(units: &Roster<Unit<P>>, most: usize) -> bool {
     units.drive(|unit| unit.progress_by_application(most))
 }
 
 /// The units of the moment when a thread wanted to sleep: their peers ring.
 pub struct Armed<P: Provider> {
     units: Vec<Arc<Unit<P>>>,
-    /// What each answered.
+    /// What each answered; of those that were not asked, that they keep nobody asleep.
     sleeps: Vec<Sleep>,
 }
 

@@ -7,7 +7,10 @@
 //! more than twice as long as it would without the other. Who reads seldom drives all of them each time.
 
 use std::{
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
     time::Instant,
 };
 
@@ -23,20 +26,41 @@ const TURN_TIME_MIN: u64 = 32;
 
 /// What a queue drives, in the order of its coming.
 #[derive(Debug)]
-pub(crate) struct Roster<T> {
-    members: Vec<T>,
+pub(crate) struct Roster<T: ?Sized> {
+    members: Vec<Arc<T>>,
     /// Of many.
     rota: Option<Box<Rota>>,
 }
 
-impl<T> Roster<T> {
+impl<T: ?Sized> Roster<T> {
     /// All are taken for busy at first.
-    pub(crate) fn of(members: Vec<T>) -> Self {
+    fn of(members: Vec<Arc<T>>) -> Self {
         let count = members.len();
         Roster { members, rota: (count > FEW).then(|| Box::new(Rota::new(count))) }
     }
 
-    pub(crate) fn members(&self) -> &[T] {
+    /// The same with members that have gone, or have come behind the others. Who stays is as busy as it was.
+    pub(crate) fn changed(&self, change: impl FnOnce(&mut Vec<Arc<T>>)) -> Self {
+        let mut members = self.members.clone();
+        change(&mut members);
+        let mut changed = Roster::of(members);
+        if let (Some(before), Some(rota)) = (&self.rota, &mut changed.rota) {
+            rota.go_on_from(before);
+            let mut known = self.members.iter();
+            let places = changed
+                .members
+                .iter()
+                .map_while(|member| known.position(|known| Arc::ptr_eq(known, member)));
+            let mut next = 0;
+            for (place, skipped) in places.enumerate() {
+                rota.follow(place, before, next + skipped);
+                next += skipped + 1;
+            }
+        }
+        changed
+    }
+
+    pub(crate) fn members(&self) -> &[Arc<T>] {
         &self.members
     }
 
@@ -48,7 +72,7 @@ impl<T> Roster<T> {
 
     /// Has each member driven that it is time for. Whether anything moved.
     #[inline(always)]
-    pub(crate) fn drive(&self, mut drive: impl FnMut(&T) -> bool) -> bool {
+    pub(crate) fn drive(&self, mut drive: impl FnMut(&Arc<T>) -> bool) -> bool {
         match &self.rota {
             None => self.members.iter().fold(false, |moved, member| moved | drive(member)),
             Some(rota) => rota.poll(|place| drive(&self.members[place])),
@@ -56,7 +80,7 @@ impl<T> Roster<T> {
     }
 }
 
-impl<T> Default for Roster<T> {
+impl<T: ?Sized> Default for Roster<T> {
     fn default() -> Self {
         Roster::of(Vec::new())
     }
@@ -96,6 +120,30 @@ impl Rota {
             turned: AtomicU64::new(0),
             swept: AtomicU64::new(0),
             turn_time: AtomicU64::new(TURN_TIME),
+        }
+    }
+
+    /// Keeps time as another one did, and knows what that has learned.
+    fn go_on_from(&mut self, before: &Rota) {
+        self.begun = before.begun;
+        for (ours, theirs) in [
+            (&self.turned, &before.turned),
+            (&self.swept, &before.swept),
+            (&self.turn_time, &before.turn_time),
+        ] {
+            ours.store(theirs.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let turn = before.turn.load(Ordering::Relaxed) % self.count;
+        self.turn.store(turn, Ordering::Relaxed);
+    }
+
+    /// Who is at `place` was at `former` there.
+    fn follow(&self, place: usize, before: &Rota, former: usize) {
+        if !is_marked(&before.busy, former) {
+            self.busy[place / 64].fetch_and(!(1 << (place % 64)), Ordering::Relaxed);
+        }
+        if is_marked(&before.moved, former) {
+            mark(&self.moved, place);
         }
     }
 
@@ -229,16 +277,36 @@ mod tests {
 
     #[test]
     fn of_a_few_all_are_driven() {
-        let roster = Roster::of((0..FEW).collect());
+        let roster = |count| Roster::of((0..count).map(Arc::new).collect());
+        let few = roster(FEW);
         for _ in 0..3 {
             let mut driven = Vec::new();
-            roster.drive(|member| {
-                driven.push(*member);
+            few.drive(|member| {
+                driven.push(**member);
                 false
             });
             assert!(driven.into_iter().eq(0..FEW));
         }
-        assert!(!roster.are_many() && Roster::of((0..=FEW).collect()).are_many());
+        assert!(!few.are_many() && roster(FEW + 1).are_many());
+    }
+
+    #[test]
+    fn who_stays_is_as_busy_as_it_was() {
+        let mut roster = Roster::of((0..MANY).map(Arc::new).collect());
+        roster.rota = Some(Box::new(settled(&[3, 64, 199])));
+        let changed = roster.changed(|members| {
+            members.retain(|member| **member % 5 != 2 && **member != 64);
+            members.extend([1000, 1001].map(Arc::new));
+        });
+        let rota = changed.rota.as_ref().unwrap();
+        let is_busy = |place: &usize| is_marked(&rota.busy, *place);
+        let busy = (0..changed.members.len()).filter(is_busy).map(|place| *changed.members[place]);
+        assert!(busy.eq([3, 199, 1000, 1001]));
+        let few = changed.changed(|members| members.truncate(FEW));
+        assert!(
+            few.rota.is_none()
+                && few.members.iter().map(|member| **member).eq((0..20).filter(|n| n % 5 != 2))
+        );
     }
 
     #[test]

@@ -31,7 +31,7 @@ type List = Vec<Arc<dyn Driven>>;
 /// All that a queue drives.
 #[derive(Default)]
 pub(super) struct All {
-    connections: Roster<Arc<dyn Driven>>,
+    connections: Roster<dyn Driven>,
     listeners: List,
     /// Listeners that are closed, for as long as others hold them.
     closed: Vec<Weak<dyn Driven>>,
@@ -50,11 +50,10 @@ impl All {
 
     /// The same with other connections and listeners, and without closed ones that nobody holds any more.
     fn changed(&self, change: impl FnOnce(&mut List, &mut List)) -> All {
-        let mut connections = self.connections.members().to_vec();
         let (mut listeners, mut closed) = (self.listeners.clone(), self.closed.clone());
-        change(&mut connections, &mut listeners);
+        let connections = self.connections.changed(|list| change(list, &mut listeners));
         closed.retain(|closed| closed.strong_count() > 0);
-        All { connections: Roster::of(connections), listeners, closed }
+        All { connections, listeners, closed }
     }
 }
 
@@ -62,7 +61,7 @@ impl All {
 /// endpoint that is closed meanwhile gives its place up.
 pub struct EventWait {
     driven: Vec<Weak<dyn Driven>>,
-    /// What each answered.
+    /// What each answered; of those that were not asked, that they keep nobody asleep.
     sleeps: Vec<Sleep>,
     sleepers: Arc<Sleepers>,
     entered: Entered,
@@ -155,6 +154,13 @@ impl EventQueue {
     /// Makes ready to sleep until something happens. None: look again first.
     pub fn prepare_wait(&self) -> Option<EventWait> {
         self.progress();
+        if self.driven.load().connections.are_many() {
+            // Reads have not looked at each of them, which costs less than to arm it.
+            self.catch_up();
+        }
+        if !self.is_empty() {
+            return None;
+        }
         let (sleepers, entered) = (self.sleepers.clone(), self.sleepers.enter());
         let all = self.driven.load().each();
         all.iter().for_each(|driven| driven.arm());
