@@ -11,7 +11,7 @@ use std::{
 use kestrel_core::{
     completion_queue::{CompletionQueue, Entry},
     connection::ConnectionError,
-    domain::{Domain, DomainOptions},
+    domain::{Domain, DomainOptions, Sharing},
     endpoint::{Endpoint, EndpointOptions},
     error::Errno,
     event_queue::{Event, EventQueue, EventRead},
@@ -68,19 +68,31 @@ impl<P: Provider> Host<P> {
         endpoint.bind_event_queue(events, ENDPOINT).unwrap();
     }
 
-    /// The next message, waited for in short sleeps or without any.
-    fn received(&self, sleeps: bool) -> Done {
+    /// The next message, which is polled for.
+    fn received(&self) -> Done {
         let (start, mut received) = (Instant::now(), None);
         while received.is_none() && start.elapsed() < PATIENCE {
-            if sleeps {
-                let mut entry = [Entry::default()];
-                let found = self.queue.read_blocking(&mut entry, Some(Duration::from_millis(10)));
-                received = found.ok().and_then(|_| entry.map(Done::from).into_iter().next());
-            } else {
-                read_all(&self.queue, |done| received = Some(done));
-            }
+            read_all(&self.queue, |done| received = Some(done));
         }
         received.expect("a message comes").good()
+    }
+
+    /// The same, which `send` sends once a thread has slept for it for a while. It is woken.
+    fn woken(&self, send: impl FnOnce()) -> Done {
+        let sleep = || {
+            let mut entry = [Entry::default()];
+            let start = Instant::now();
+            let count = self.queue.read_blocking(&mut entry, Some(PATIENCE));
+            assert!(start.elapsed() < PATIENCE, "nobody woke it");
+            assert_eq!(count, Ok(1));
+            entry.map(Done::from).into_iter().next().expect("it was read").good()
+        };
+        std::thread::scope(|scope| {
+            let sleeping = scope.spawn(sleep);
+            std::thread::sleep(Duration::from_millis(20));
+            send();
+            sleeping.join().expect("it was woken")
+        })
     }
 }
 
@@ -109,7 +121,9 @@ pub fn of_many_connections_each_is_heard<P: Provider>(bed: &Bed<P>) {
         (caller, acceptor)
     };
     let links: Vec<_> = (0..COUNT).map(connect).collect();
-    for sleeps in [false, true] {
+    // In a domain for one thread nobody else can send meanwhile.
+    let ways = if bed.sharing == Sharing::Shared { &[false, true][..] } else { &[false] };
+    for sleeps in ways {
         for (context, (caller, acceptor)) in (0..).zip(&links) {
             acceptor.receive(vec![0; 8], 0, context).unwrap();
             // Everybody has been silent for long then.
@@ -118,8 +132,13 @@ pub fn of_many_connections_each_is_heard<P: Provider>(bed: &Bed<P>) {
                 read_all(&ours.queue, |done| drop(done.good()));
                 read_all(&theirs.queue, |done| panic!("{done:?}"));
             }
-            caller.inject(&pattern(context, 8), 0).unwrap();
-            let received = theirs.received(sleeps);
+            let send = || caller.inject(&pattern(context, 8), 0).unwrap();
+            let received = if *sleeps {
+                theirs.woken(send)
+            } else {
+                send();
+                theirs.received()
+            };
             assert_eq!(received.context, context);
             same(&received.returned.unwrap(), &pattern(context, 8), "content");
         }
