@@ -129,6 +129,16 @@ fn pair(fence: Fence) -> (Sender, models::lane::Held<LaneConsumer>, Bell, Barrie
     (sender, consumer, bell, barrier)
 }
 
+/// A thread that sends two packets; which wishes it has rung for.
+fn sends_two(mut sender: Sender) -> thread::JoinHandle<Vec<u32>> {
+    thread::spawn(move || {
+        sender.send(1);
+        sender.send(2);
+        sender.barrier.leave();
+        sender.rung
+    })
+}
+
 /// Asks for the bell and looks once more, as `ShmTransport` does it in `arm`, `fence_armed` and `is_quiet`.
 /// Whether to sleep.
 fn arm(consumer: &LaneConsumer, wish: u32, barrier: &Barrier, kind: Fence) -> bool {
@@ -175,13 +185,8 @@ fn without_the_producers_fence_a_wake_up_is_lost() {
 /// sleep was right to begin is ended.
 fn sleeps_twice(name: &str, kind: Fence) {
     explore(name, 3, move || {
-        let (mut sender, mut receiver, bell, barrier) = pair(kind);
-        let sending = thread::spawn(move || {
-            sender.send(1);
-            sender.send(2);
-            sender.barrier.leave();
-            sender.rung
-        });
+        let (sender, mut receiver, bell, barrier) = pair(kind);
+        let sending = sends_two(sender);
         let (mut taken, mut drained) = (0, 0);
         for wish in 1..=2 {
             drained = bell.rings();
@@ -256,14 +261,9 @@ fn a_quiet_lane_wakes_a_sleeper_by_its_old_wish() {
 #[test]
 fn a_quiet_lane_that_another_thread_finds_still_wakes_the_sleeper() {
     explore("a quiet lane found by a poller", 5, || {
-        let (mut sender, mut receiver, bell, barrier) = pair(Fence::Heavy);
+        let (sender, mut receiver, bell, barrier) = pair(Fence::Heavy);
         receiver.end.set_attention(3);
-        let sending = thread::spawn(move || {
-            sender.send(1);
-            sender.send(2);
-            sender.barrier.leave();
-            sender.rung
-        });
+        let sending = sends_two(sender);
         barrier.issue();
         if receiver.end.peek().is_none() {
             // The sleeper sleeps; another thread polls, and takes what it finds.
@@ -283,14 +283,9 @@ fn a_quiet_lane_that_another_thread_finds_still_wakes_the_sleeper() {
 /// the look has one of its own in front.
 fn a_lane_is_found_before_the_look(name: &str, fenced: bool) {
     explore(name, 5, move || {
-        let (mut sender, mut receiver, bell, barrier) = pair(Fence::Heavy);
+        let (sender, mut receiver, bell, barrier) = pair(Fence::Heavy);
         receiver.end.set_attention(3);
-        let sending = thread::spawn(move || {
-            sender.send(1);
-            sender.send(2);
-            sender.barrier.leave();
-            sender.rung
-        });
+        let sending = sends_two(sender);
         let drained = bell.rings();
         barrier.issue();
         let mut found = false;
