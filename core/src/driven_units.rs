@@ -7,8 +7,9 @@ use arc_swap::ArcSwap;
 use crate::{
     domain::Sharing,
     engine::{BURST_MAX, sleep::Sleep, unit::Unit},
+    event_queue::{Driven, arm_all},
     rota::Roster,
-    transport::{Provider, Transport},
+    transport::Provider,
 };
 
 /// A list of units, read on every poll and changed only by bind and close.
@@ -125,19 +126,7 @@ impl<P: Provider> DrivenUnits<P> {
         if are_many && self.progress_by_helper() {
             return Armed { units: Vec::new(), sleeps: vec![Sleep::Awake] };
         }
-        // A closed unit has nobody to ask, here and below.
-        for unit in &units {
-            let _ = unit.with(|engine| engine.arm());
-        }
-        P::Transport::fence_armed();
-        // Those that are not looked at keep nobody asleep.
-        let mut sleeps = vec![Sleep::Awake; units.len()];
-        for (unit, sleep) in units.iter().zip(&mut sleeps) {
-            *sleep = unit.with(|engine| engine.how_to_sleep()).unwrap_or(Sleep::Sound);
-            if *sleep == Sleep::Awake {
-                break;
-            }
-        }
+        let sleeps = arm_all(&units);
         Armed { units, sleeps }
     }
 }
@@ -150,7 +139,7 @@ fn progress_some<P: Provider>(units: &Roster<Unit<P>>, most: usize) -> bool {
 /// The units of the moment when a thread wanted to sleep: their peers ring.
 pub struct Armed<P: Provider> {
     units: Vec<Arc<Unit<P>>>,
-    /// What each answered; of those that were not asked, that they keep nobody asleep.
+    /// See [`arm_all`].
     sleeps: Vec<Sleep>,
 }
 
@@ -162,7 +151,7 @@ impl<P: Provider> Armed<P> {
 
     /// What a sleeper waits for.
     pub fn bells(&self) -> Vec<RawFd> {
-        self.units.iter().filter_map(|unit| unit.with(|engine| engine.bell()).ok()).collect()
+        self.units.iter().filter_map(|unit| unit.bell()).collect()
     }
 
     /// Whether a unit waits for room at a peer, so that the thread looks again by itself.
@@ -174,8 +163,7 @@ impl<P: Provider> Armed<P> {
 impl<P: Provider> Drop for Armed<P> {
     fn drop(&mut self) {
         for (unit, &sleep) in self.units.iter().zip(&self.sleeps) {
-            // A unit that was closed meanwhile has nobody to tell.
-            let _ = unit.with(|engine| engine.disarm(sleep));
+            unit.disarm(sleep);
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::sleepers::Sleepers;
 mod driven;
 mod waiting;
 
+pub(crate) use driven::arm_all;
 pub use driven::{Driven, EventWait};
 use waiting::Alarm;
 

@@ -46,15 +46,11 @@ impl<T: ?Sized> Roster<T> {
         let mut changed = Roster::of(members);
         if let (Some(before), Some(rota)) = (&self.rota, &mut changed.rota) {
             rota.go_on_from(before);
-            let mut known = self.members.iter();
-            let places = changed
-                .members
-                .iter()
-                .map_while(|member| known.position(|known| Arc::ptr_eq(known, member)));
-            let mut next = 0;
-            for (place, skipped) in places.enumerate() {
-                rota.follow(place, before, next + skipped);
-                next += skipped + 1;
+            let mut left = 0..self.members.len();
+            for (place, member) in changed.members.iter().enumerate() {
+                let former = left.find(|&former| Arc::ptr_eq(&self.members[former], member));
+                let Some(former) = former else { break };
+                rota.follow(place, before, former);
             }
         }
         changed
@@ -105,16 +101,15 @@ struct Rota {
 
 impl Rota {
     fn new(count: usize) -> Rota {
-        let bits = |word| AtomicU64::new(word);
         let words = count.div_ceil(64);
-        let mut busy: Box<[_]> = (0..words).map(|_| bits(u64::MAX)).collect();
+        let mut busy: Box<[_]> = (0..words).map(|_| AtomicU64::new(u64::MAX)).collect();
         if let Some(last) = busy.last_mut().filter(|_| !count.is_multiple_of(64)) {
-            *last = bits((1 << (count % 64)) - 1);
+            *last = AtomicU64::new((1 << (count % 64)) - 1);
         }
         Rota {
             count,
             busy,
-            moved: (0..words).map(|_| bits(0)).collect(),
+            moved: (0..words).map(|_| AtomicU64::new(0)).collect(),
             turn: AtomicUsize::new(0),
             begun: Instant::now(),
             turned: AtomicU64::new(0),

@@ -61,7 +61,7 @@ impl All {
 /// endpoint that is closed meanwhile gives its place up.
 pub struct EventWait {
     driven: Vec<Weak<dyn Driven>>,
-    /// What each answered; of those that were not asked, that they keep nobody asleep.
+    /// See [`arm_all`].
     sleeps: Vec<Sleep>,
     sleepers: Arc<Sleepers>,
     entered: Entered,
@@ -153,34 +153,25 @@ impl EventQueue {
 
     /// Makes ready to sleep until something happens. None: look again first.
     pub fn prepare_wait(&self) -> Option<EventWait> {
-        self.progress();
-        if self.driven.load().connections.are_many() {
-            // Reads have not looked at each of them, which costs less than to arm it.
-            self.catch_up();
-        }
+        // Of many a read drives some alone, and to drive each costs less than to arm it.
+        self.driven.load().each().iter().for_each(|driven| _ = driven.drive());
         if !self.is_empty() {
             return None;
         }
         let (sleepers, entered) = (self.sleepers.clone(), self.sleepers.enter());
         let all = self.driven.load().each();
-        all.iter().for_each(|driven| driven.arm());
-        fence_once_each(&all);
+        let sleeps = arm_all(&all);
+        let is_awake = sleeps.contains(&Sleep::Awake);
         let driven = all.iter().map(Arc::downgrade).collect();
-        // Those that are not looked at keep nobody asleep.
-        let sleeps = vec![Sleep::Awake; all.len()];
-        let mut wait = EventWait { driven, sleeps, sleepers, entered };
-        for (driven, sleep) in all.iter().zip(&mut wait.sleeps) {
-            *sleep = driven.how_to_sleep();
-            if *sleep == Sleep::Awake {
-                return None;
-            }
-        }
-        self.is_empty().then_some(wait)
+        let wait = EventWait { driven, sleeps, sleepers, entered };
+        (!is_awake && self.is_empty()).then_some(wait)
     }
 }
 
-/// What all of them are that were armed lies behind one fence of their kind.
-fn fence_once_each(all: &[Arc<dyn Driven>]) {
+/// Asks all of them for their bells, with one fence for those of a kind: how to sleep with each. Behind one
+/// that keeps a thread awake the others are not asked how, and are taken for awake as well.
+pub(crate) fn arm_all<D: Driven + ?Sized>(all: &[Arc<D>]) -> Vec<Sleep> {
+    all.iter().for_each(|driven| driven.arm());
     let mut fences: Vec<fn()> = Vec::new();
     for fence in all.iter().map(|driven| driven.fence()) {
         if !fences.iter().any(|known| std::ptr::fn_addr_eq(*known, fence)) {
@@ -188,4 +179,12 @@ fn fence_once_each(all: &[Arc<dyn Driven>]) {
             fences.push(fence);
         }
     }
+    let mut sleeps = vec![Sleep::Awake; all.len()];
+    for (driven, sleep) in all.iter().zip(&mut sleeps) {
+        *sleep = driven.how_to_sleep();
+        if *sleep == Sleep::Awake {
+            break;
+        }
+    }
+    sleeps
 }
