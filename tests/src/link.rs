@@ -138,6 +138,16 @@ pub fn options() -> EndpointOptions {
     EndpointOptions { connected: true, ..EndpointOptions::default() }
 }
 
+/// Has a connected endpoint complete at `queue`, and its connection told of at `events`.
+pub fn bind<P: Provider>(
+    endpoint: &Endpoint<P>,
+    queue: &Arc<CompletionQueue<P>>,
+    events: &Arc<EventQueue>,
+) {
+    endpoint.bind_completion_queue(queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    endpoint.bind_event_queue(events, ENDPOINT).unwrap();
+}
+
 impl<P: Provider> End<P> {
     /// One that `open` opens.
     pub fn open(bed: &Bed<P>, open: impl FnOnce(&Arc<Domain<P>>) -> Arc<Endpoint<P>>) -> End<P> {
@@ -159,8 +169,7 @@ impl<P: Provider> End<P> {
     ) -> End<P> {
         let domain = domain.clone();
         let queue = CompletionQueue::open(&domain, 0).unwrap();
-        endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
-        endpoint.bind_event_queue(&events, ENDPOINT).unwrap();
+        bind(&endpoint, &queue, &events);
         End { domain, endpoint, queue, events, done: Default::default() }
     }
 

@@ -14,8 +14,7 @@ use kestrel_core::{
     domain::{Domain, DomainOptions, Sharing},
     endpoint::{Endpoint, EndpointOptions},
     error::Errno,
-    event_queue::{Event, EventQueue, EventRead},
-    flags::Flags,
+    event_queue::{Event, EventRead},
     info::Info,
     transport::Provider,
 };
@@ -25,6 +24,7 @@ use crate::{
     completion::{Done, read_all},
     driven::Drives,
     link::{self, Driven, ENDPOINT, End, Listener, options},
+    process::woken,
     scale::{PATIENCE, leaves_in_time},
 };
 
@@ -63,11 +63,6 @@ impl<P: Provider> Host<P> {
         Host { domain, queue }
     }
 
-    fn bind(&self, endpoint: &Endpoint<P>, events: &Arc<EventQueue>) {
-        endpoint.bind_completion_queue(&self.queue, Flags::TRANSMIT | Flags::RECV).unwrap();
-        endpoint.bind_event_queue(events, ENDPOINT).unwrap();
-    }
-
     /// The next message, which is polled for.
     fn received(&self) -> Done {
         let (start, mut received) = (Instant::now(), None);
@@ -77,22 +72,18 @@ impl<P: Provider> Host<P> {
         received.expect("a message comes").good()
     }
 
-    /// The same, which `send` sends once a thread has slept for it for a while. It is woken.
-    fn woken(&self, send: impl FnOnce()) -> Done {
-        let sleep = || {
-            let mut entry = [Entry::default()];
-            let start = Instant::now();
-            let count = self.queue.read_blocking(&mut entry, Some(PATIENCE));
-            assert!(start.elapsed() < PATIENCE, "nobody woke it");
-            assert_eq!(count, Ok(1));
-            entry.map(Done::from).into_iter().next().expect("it was read").good()
-        };
+    /// The same, which `send` sends once a thread has slept for it for a while.
+    fn received_asleep(&self, send: impl FnOnce()) -> Done {
+        let mut entry = [Entry::default()];
         std::thread::scope(|scope| {
-            let sleeping = scope.spawn(sleep);
+            let read = || self.queue.read_blocking(&mut entry, Some(PATIENCE));
+            let sleeping = scope.spawn(|| woken(read));
             std::thread::sleep(Duration::from_millis(20));
             send();
-            sleeping.join().expect("it was woken")
-        })
+            assert_eq!(sleeping.join().expect("it is woken"), Ok(1));
+        });
+        let [entry] = entry;
+        Done::from(entry).good()
     }
 }
 
@@ -108,11 +99,11 @@ pub fn of_many_connections_each_is_heard<P: Provider>(bed: &Bed<P>) {
     };
     let connect = |_| {
         let caller = Endpoint::open(&ours.domain, options()).unwrap();
-        ours.bind(&caller, events);
+        link::bind(&caller, &ours.queue, events);
         caller.connect(listener.passive.address(), &[]).unwrap();
         let request = listener.take(&[]);
         let acceptor = Endpoint::open_for(&theirs.domain, options(), request).unwrap();
-        theirs.bind(&acceptor, events);
+        link::bind(&acceptor, &theirs.queue, events);
         acceptor.accept(&[]).unwrap();
         for _ in [&caller, &acceptor] {
             let event = event("it is connected");
@@ -134,7 +125,7 @@ pub fn of_many_connections_each_is_heard<P: Provider>(bed: &Bed<P>) {
             }
             let send = || caller.inject(&pattern(context, 8), 0).unwrap();
             let received = if *sleeps {
-                theirs.woken(send)
+                theirs.received_asleep(send)
             } else {
                 send();
                 theirs.received()
