@@ -107,9 +107,13 @@ fn connected_endpoints(
 ) -> Result<(), FabricError> {
     let count = session.options.peers();
     let (alone, mut many) = (Connections::open(setup)?, Connections::open(setup)?);
-    let begun = Instant::now();
-    let bytes = cost_of(count.into(), || many.add(count))?;
-    let took = begun.elapsed().as_nanos() as f64;
+    let mut took = 0.0;
+    let bytes = cost_of(count.into(), || {
+        let begun = Instant::now();
+        many.add(count)?;
+        took = begun.elapsed().as_nanos() as f64;
+        Ok(())
+    })?;
     let label = format!("with {count} others at its queue, idle");
     let pairs = [("alone", alone.pair()), (&label, many.pair())];
     beside_each_other(session, CONNECTED_SERIES, &pairs, section)?;
