@@ -92,6 +92,10 @@ def run(
         raise
 
 
+# From 2.37 on glibc writes what is not buffered in pieces of 128 bytes, between which those of other ranks come.
+WHOLE_LINES = ["stdbuf", "-eL"]
+
+
 @dataclass(eq=False)
 class Mpi:
     """One MPI, with what puts it onto kestrel and nothing else."""
@@ -119,7 +123,7 @@ class Mpi:
         self, ranks: int, program: list[str], seconds_max: float, folder: Path | None = None
     ) -> Outcome:
         """Runs a program on some ranks."""
-        command = [str(self.launcher), *self.arguments, "-n", str(ranks), *program]
+        command = [str(self.launcher), *self.arguments, "-n", str(ranks), *WHOLE_LINES, *program]
         return run(command, environment(**self.variables), seconds_max, folder)
 
     def python(self) -> str:

@@ -79,9 +79,10 @@ def test_a_program_that_crashed_counts_beside_a_test_that_failed(tmp_path: Path)
     assert f"FAILED step: hostile::a_peer {crash}\n" in printed, printed
 
 
+# With a zero that a program printed.
 PYTEST = """
 =========================== short test summary info ============================
-FAILED clients/test_tools.py::test_fi_pingpong[msg] - AssertionError: it ended
+FAILED clients/test_tools.py::test_fi_pingpong[msg] - AssertionError: it ended\0
 ERROR clients/test_install.py::test_pkg_config - Failed: no folder
 ERROR fabtests/test_fabtests.py - Failed: not there
 SKIPPED mpich: mpich is not there

@@ -70,6 +70,8 @@ def expected() -> list[dict[str, str]]:
 
 # Capabilities that libfabric 1.17 has no name for.
 UNNAMED = {"FI_AV_USER_ID"}
+# Fields that libfabric 2 does not show any more.
+HIDDEN = {"fi_rx_attr.total_buffered_recv"}
 
 
 # Who asks for what, and whether shared memory alone is found: what reaches this host is not for who takes what fits
@@ -112,6 +114,8 @@ def test_fi_info_tells_what_discovery_finds() -> None:
     for told, info in zip(shown, found):
         assert len(info) > 40, info
         for field, value in info.items():
+            if field in HIDDEN and field not in told:
+                continue
             if not field.endswith(".caps"):
                 assert told[field] == value, field
                 continue

@@ -37,9 +37,11 @@ FUNCTIONS = """
 set -e
 listening() { until ss -Hltn "sport = :$1" | grep -q .; do sleep 0.1; done; }
 says() { until grep -qs "$1" "$2"; do sleep 0.1; done; }
-awaits_connections() { until rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done; }
+# The kernel says that it listens a moment before it does.
+awaits_connections() { until rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done; sleep 0.2; }
 peer_listening() { on-peer sh -c "until ss -Hltn 'sport = :$1' | grep -q .; do sleep 0.1; done"; }
 received() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts; }
+arrives() { until [ "$(received)" -gt "$1" ]; do kill -0 "$2"; sleep 0.1; done; }
 states() { ibv_devinfo | grep state: ; on-peer ibv_devinfo | grep state: ; }
 """
 

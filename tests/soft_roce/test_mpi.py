@@ -14,7 +14,7 @@ from lab import ROOT, needs_guest
 
 sys.path.append(str(ROOT / "tests" / "clients"))
 
-from client import INTEL_MPI, MPICH, PROOF, Mpi, unavailable  # noqa: E402
+from client import INTEL_MPI, MPICH, PROOF, WHOLE_LINES, Mpi, unavailable  # noqa: E402
 from test_benchmarks import LIMITS  # noqa: E402
 from test_mpi4py import SHARE, SUITE  # noqa: E402
 from test_programs import build  # noqa: E402
@@ -53,7 +53,7 @@ def job(
     # Two ranks keep all of a host's time to themselves, and its kernel plays the device.
     ours["FI_KESTREL_PEER_TIMEOUT"] = "30000"
     variables = [f"{name}={value}" for name, value in {**ours, **mpi.variables}.items()]
-    command = ["env", *variables, str(mpi.launcher), *LAUNCH[mpi.name], *RANKS, *program]
+    command = ["env", *variables, str(mpi.launcher), *LAUNCH[mpi.name], *RANKS, *WHOLE_LINES, *program]
     done = run(command, folder=folder, netem=netem, seconds_max=seconds_max)
     text = done.stdout + done.stderr
     plain = "\n".join(line for line in text.splitlines() if not line.startswith("libfabric:"))

@@ -121,7 +121,7 @@ def test_a_device_that_is_removed_is_noticed(echo: str) -> None:
         kill $serves; wait $deletes
         """
     output = run_alone(script=managed(echo, script))
-    assert [how for _, how in ended(output)] == ["Died"]
+    assert [how for _, how in ended(output)] == ["Lost"]
 
 
 @pytest.mark.full
@@ -240,7 +240,7 @@ def test_a_killed_process_is_noticed_and_a_new_one_takes_its_place(echo: str) ->
         $echo ask 10.9.0.2:7000 50; confirmed
         """
     output = run_script(managed(echo, script))
-    assert [how for _, how in ended(output)] == ["Died"] * 2
+    assert [how for _, how in ended(output)] == ["Lost"] * 2
     first, _, second = re.findall(r"incarnation (\w+)", output)
     assert first != second
     after = re.search(r"after (\d+) ms\n", output)
@@ -252,7 +252,7 @@ def test_a_killed_process_is_noticed_and_a_new_one_takes_its_place(echo: str) ->
 def test_a_pulled_cable_is_noticed_and_a_plugged_one_works(echo: str) -> None:
     output = run_script(managed(echo, PULL_AND_PLUG))
     (busy, how_busy), (_, how_idle) = ended(output)
-    assert (how_busy, how_idle) == ("Died", "Died"), output
+    assert (how_busy, how_idle) == ("Lost", "Lost"), output
     assert busy < BUSY_MS_MAX, output
     silent = re.search(r"idle after (\d+) ms", output)
     assert silent and int(silent[1]) < BUSY_MS_MAX, output

@@ -208,21 +208,21 @@ def test_two_hosts_a_pulled_cable_and_a_dead_peer() -> None:
         on-peer ibv_rc_pingpong -g "$SOFT_ROCE_GID" -n 10000000 >/dev/null & server=$!
         peer_listening 18515
         ibv_rc_pingpong -g "$SOFT_ROCE_GID" -n 10000000 host-b >/dev/null & client=$!
-        until [ "$(received)" -gt 200 ]; do sleep 0.1; done
+        arrives 200 $client
         cable pull; echo pulled
         states
         sleep 0.5; before=$(received); sleep 1; after=$(received)
         echo "arrived meanwhile: $((after - before))"
         cable plug; echo plugged
         states
-        until [ "$(received)" -gt "$after" ]; do sleep 0.1; done
+        arrives "$after" $client
         kill $server $client; wait $server $client || true
 
         on-peer ib_read_lat -R --retry_count=2 -n 100000 >/dev/null 2>&1 & server=$!
         on-peer bash -c "$(declare -f awaits_connections); awaits_connections"
         before=$(received)
         ib_read_lat -R --retry_count=2 -n 100000 host-b 2>&1 >/dev/null & client=$!
-        until [ "$(received)" -gt $((before + 200)) ]; do sleep 0.1; done
+        arrives $((before + 200)) $client
         cable pull
         wait $client || echo "read failed"
         kill $server; cable plug

@@ -50,7 +50,7 @@ def test_two_hosts_ask_and_answer(echo: str, netem: str) -> None:
 def test_a_pulled_cable_is_noticed_and_a_plugged_one_works(echo: str) -> None:
     output = between_hosts(echo, script=PULL_AND_PLUG)
     (busy, how_busy), (_, how_idle) = ended(output)
-    assert (how_busy, how_idle) == ("Died", "Died")
+    assert (how_busy, how_idle) == ("Lost", "Lost")
     assert busy < BUSY_MS_MAX, output
     silent = re.search(r"idle after (\d+) ms", output)
     assert silent and int(silent[1]) < SILENT_MS_MAX, output
@@ -84,7 +84,7 @@ def test_an_outage_shorter_than_the_peer_timeout_is_outlasted(echo: str) -> None
     )
     away = re.search(r"goes on after (\d+) ms", output)
     assert away and int(away[1]) >= 7_000, output
-    assert [how for _, how in ended(output)] == ["Died", "Died"]
+    assert [how for _, how in ended(output)] == ["Lost", "Lost"]
 
 
 def test_a_killed_process_is_noticed_and_a_new_one_takes_its_place(echo: str) -> None:
@@ -100,7 +100,7 @@ def test_a_killed_process_is_noticed_and_a_new_one_takes_its_place(echo: str) ->
         $echo ask 10.9.0.2:7000 50
         """,
     )
-    assert [how for _, how in ended(output)] == ["Died"]
+    assert [how for _, how in ended(output)] == ["Lost"]
     first, second = re.findall(r"incarnation (\w+)", output)
     assert first != second
     after = re.search(r"after (\d+) ms\n", output)

@@ -21,12 +21,36 @@ macro_rules! layouts {
                 c: concat!("sizeof(", stringify!($kind), " ", stringify!($name), ")").to_string(),
                 rust: size_of::<$name>(),
             },
-            $(Fact {
-                c: format!("offsetof({} {}, {})",
-                    stringify!($kind), stringify!($name), stringify!($field)),
-                rust: offset_of!($name, $field),
-            },)+
+            $(offset!($kind $name $field),)+
         )+]
+    };
+}
+
+/// The members' offsets of each listed type, and that it is in C at least as long as in Rust: who fills it is
+/// told its length, and newer releases add to its end.
+macro_rules! layouts_that_grow {
+    ($($kind:tt $name:ident { $($field:ident),+ })+) => {
+        vec![$(
+            Fact {
+                c: format!("sizeof({} {}) >= {}", stringify!($kind), stringify!($name), size_of::<$name>()),
+                rust: 1,
+            },
+            $(offset!($kind $name $field),)+
+        )+]
+    };
+}
+
+macro_rules! offset {
+    ($kind:tt $name:ident $field:ident) => {
+        Fact {
+            c: format!(
+                "offsetof({} {}, {})",
+                stringify!($kind),
+                stringify!($name),
+                stringify!($field)
+            ),
+            rust: offset_of!($name, $field),
+        }
     };
 }
 
@@ -47,11 +71,10 @@ macro_rules! constants {
     };
 }
 
-/// Devices, ports, addresses and completions.
+/// Devices, addresses and completions.
 fn device_types() -> Vec<Fact> {
     layouts! {
         union ibv_gid { raw, global }
-        struct ibv_gid_entry { gid, gid_index, port_num, gid_type, ndev_ifindex }
         struct ibv_device_attr { fw_ver, node_guid, sys_image_guid, max_mr_size, page_size_cap,
             vendor_id, vendor_part_id, hw_ver, max_qp, max_qp_wr, device_cap_flags, max_sge,
             max_sge_rd, max_cq, max_cqe, max_mr, max_pd, max_qp_rd_atom, max_ee_rd_atom,
@@ -60,14 +83,6 @@ fn device_types() -> Vec<Fact> {
             max_mcast_qp_attach, max_total_mcast_qp_attach, max_ah, max_fmr, max_map_per_fmr,
             max_srq, max_srq_wr, max_srq_sge, max_pkeys, local_ca_ack_delay, phys_port_cnt }
         struct ibv_odp_caps { general_caps, per_transport_caps }
-        struct ibv_device_attr_ex { orig_attr, comp_mask, odp_caps, completion_timestamp_mask,
-            hca_core_clock, device_cap_flags_ex, tso_caps, rss_caps, max_wq_type_rq,
-            packet_pacing_caps, raw_packet_caps, tm_caps, cq_mod_caps, max_dm_size,
-            pci_atomic_caps, xrc_odp_caps, phys_port_cnt_ex }
-        struct ibv_port_attr { state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags,
-            max_msg_sz, bad_pkey_cntr, qkey_viol_cntr, pkey_tbl_len, lid, sm_lid, lmc,
-            max_vl_num, sm_sl, subnet_timeout, init_type_reply, active_width, active_speed,
-            phys_state, link_layer, flags, port_cap_flags2 }
         struct ibv_async_event { element, event_type }
         struct ibv_wc { wr_id, status, opcode, vendor_err, byte_len, qp_num, src_qp, wc_flags,
             pkey_index, slid, sl, dlid_path_bits }
@@ -76,6 +91,21 @@ fn device_types() -> Vec<Fact> {
         struct ibv_global_route { dgid, flow_label, sgid_index, hop_limit, traffic_class }
         struct ibv_grh { version_tclass_flow, paylen, next_hdr, hop_limit, sgid, dgid }
         struct ibv_ah_attr { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num }
+    }
+}
+
+/// What devices and ports say of themselves.
+fn answer_types() -> Vec<Fact> {
+    layouts_that_grow! {
+        struct ibv_gid_entry { gid, gid_index, port_num, gid_type, ndev_ifindex }
+        struct ibv_device_attr_ex { orig_attr, comp_mask, odp_caps, completion_timestamp_mask,
+            hca_core_clock, device_cap_flags_ex, tso_caps, rss_caps, max_wq_type_rq,
+            packet_pacing_caps, raw_packet_caps, tm_caps, cq_mod_caps, max_dm_size,
+            pci_atomic_caps, xrc_odp_caps, phys_port_cnt_ex }
+        struct ibv_port_attr { state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags,
+            max_msg_sz, bad_pkey_cntr, qkey_viol_cntr, pkey_tbl_len, lid, sm_lid, lmc,
+            max_vl_num, sm_sl, subnet_timeout, init_type_reply, active_width, active_speed,
+            phys_state, link_layer, flags, port_cap_flags2 }
     }
 }
 
@@ -131,6 +161,7 @@ fn connection_types() -> Vec<Fact> {
 
 fn facts() -> Vec<Fact> {
     let mut facts = device_types();
+    facts.extend(answer_types());
     facts.extend(queue_types());
     facts.extend(connection_types());
     facts.extend(extended_operations!(query_port, advise_mr, query_device_ex, create_qp_ex, sz));
