@@ -5,9 +5,10 @@ use std::{cell::UnsafeCell, os::fd::RawFd, sync::Arc};
 use arc_swap::ArcSwap;
 
 use crate::{
+    arming::{arm_all, disarm_all},
     domain::Sharing,
     engine::{BURST_MAX, sleep::Sleep, unit::Unit},
-    event_queue::{Driven, arm_all},
+    event_queue::Driven,
     rota::Roster,
     transport::Provider,
 };
@@ -162,8 +163,6 @@ impl<P: Provider> Armed<P> {
 
 impl<P: Provider> Drop for Armed<P> {
     fn drop(&mut self) {
-        for (unit, &sleep) in self.units.iter().zip(&self.sleeps) {
-            unit.disarm(sleep);
-        }
+        disarm_all(self.units.iter().cloned().zip(self.sleeps.iter().copied()));
     }
 }

@@ -21,7 +21,6 @@ use crate::sleepers::Sleepers;
 mod driven;
 mod waiting;
 
-pub(crate) use driven::arm_all;
 pub use driven::{Driven, EventWait};
 use waiting::Alarm;
 

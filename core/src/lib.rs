@@ -49,6 +49,7 @@ pub mod socket_endpoint;
 pub mod triggered;
 
 // 4. What drives them.
+mod arming;
 #[allow(unsafe_code)]
 pub mod driven_units;
 pub mod engine;

@@ -248,10 +248,10 @@ pub trait Transport:
     /// is, sleeping would be wrong.
     fn is_quiet(&mut self) -> bool;
 
-    /// The counterpart of each `arm`: one thread sleeps no more. Peers need not
-    /// ring after the last. Before that the others sleep on: if something is
-    /// there, whose ring may have been silenced, the bell rings for them.
-    fn disarm(&mut self);
+    /// The counterpart of each `arm`: one thread sleeps no more. Peers need not ring after the last. Before that
+    /// others sleep on, and a ring that was silenced may have been for them: then it asks anew as `arm` does,
+    /// and answers true. `fence_armed` follows, and `ring` unless it `is_quiet`.
+    fn disarm(&mut self) -> bool;
 
     /// Rings the bell for our own sleepers.
     fn ring(&self);

@@ -179,8 +179,8 @@ impl<V: Verbs> Transport for Carrier<V> {
         either!(self, it => it.is_quiet())
     }
 
-    fn disarm(&mut self) {
-        either!(self, it => it.disarm());
+    fn disarm(&mut self) -> bool {
+        either!(self, it => it.disarm())
     }
 
     fn ring(&self) {

@@ -252,9 +252,9 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         self.far.as_mut().is_none_or(quiet) && self.near.is_quiet()
     }
 
-    fn disarm(&mut self) {
-        self.near.disarm();
-        self.far.iter_mut().for_each(|far| far.transport.disarm());
+    fn disarm(&mut self) -> bool {
+        let near = self.near.disarm();
+        self.far.as_mut().is_some_and(|far| far.transport.disarm()) || near
     }
 
     fn ring(&self) {

@@ -18,7 +18,10 @@ impl<F: Fn() -> bool + Send + Sync> Driven for Drives<F> {
     fn how_to_sleep(&self) -> Sleep {
         Sleep::Sound
     }
-    fn disarm(&self, _: Sleep) {}
+    fn disarm(&self, _: Sleep) -> bool {
+        false
+    }
+    fn ring_for_others(&self) {}
     fn bell(&self) -> Option<RawFd> {
         None
     }

@@ -26,8 +26,12 @@ impl<P: Provider> Driven for Unit<P> {
         self.with(|engine| engine.how_to_sleep()).unwrap_or(Sleep::Sound)
     }
 
-    fn disarm(&self, sleep: Sleep) {
-        let _ = self.with(|engine| engine.disarm(sleep));
+    fn disarm(&self, sleep: Sleep) -> bool {
+        self.with(|engine| engine.disarm(sleep)).unwrap_or(false)
+    }
+
+    fn ring_for_others(&self) {
+        let _ = self.with(|engine| engine.ring_for_others());
     }
 
     fn bell(&self) -> Option<RawFd> {

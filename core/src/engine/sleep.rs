@@ -52,9 +52,10 @@ impl<T: Transport> Engine<T> {
     }
 
     /// One sleeper less: the counterpart of each `arm`, with what [`how_to_sleep`](Self::how_to_sleep)
-    /// answered: [`Sleep::Awake`] if it was not asked.
-    pub fn disarm(&mut self, sleep: Sleep) {
-        self.transport.disarm();
+    /// answered: [`Sleep::Awake`] if it was not asked. True if others sleep on: the transport's fence follows, and
+    /// then [`ring_for_others`](Self::ring_for_others).
+    pub fn disarm(&mut self, sleep: Sleep) -> bool {
+        let others_sleep = self.transport.disarm();
         self.take_confirmed();
         if sleep == Sleep::Sound {
             self.sound_sleepers -= 1;
@@ -62,6 +63,14 @@ impl<T: Transport> Engine<T> {
         if self.waits_for_room() {
             // The ring that this has silenced may not have reached the others yet.
             self.wake_sound_sleepers();
+        }
+        others_sleep
+    }
+
+    /// Rings for who sleeps on, if something is there whose ring may have been silenced.
+    pub fn ring_for_others(&mut self) {
+        if !self.transport.is_quiet() {
+            self.transport.ring();
         }
     }
 

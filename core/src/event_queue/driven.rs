@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
 use super::EventQueue;
+use crate::arming::{arm_all, disarm_all};
 use crate::engine::sleep::Sleep;
 use crate::rota::Roster;
 use crate::sleepers::{Entered, Sleepers};
@@ -20,8 +21,10 @@ pub trait Driven: Send + Sync {
     /// How to sleep with the bell that was asked for.
     fn how_to_sleep(&self) -> Sleep;
     /// The counterpart of each `arm`, with what `how_to_sleep` answered: [`Sleep::Awake`] if it was not
-    /// asked.
-    fn disarm(&self, sleep: Sleep);
+    /// asked. True if others sleep on: `fence` follows, and then `ring_for_others`.
+    fn disarm(&self, sleep: Sleep) -> bool;
+    /// Rings for who sleeps on, if something is there whose ring may have been silenced.
+    fn ring_for_others(&self);
     /// What a sleeper waits for; none of a closed one.
     fn bell(&self) -> Option<RawFd>;
 }
@@ -81,11 +84,8 @@ impl EventWait {
 
 impl Drop for EventWait {
     fn drop(&mut self) {
-        for (driven, &sleep) in self.driven.iter().zip(&self.sleeps) {
-            if let Some(driven) = driven.upgrade() {
-                driven.disarm(sleep);
-            }
-        }
+        let armed = self.driven.iter().zip(&self.sleeps);
+        disarm_all(armed.filter_map(|(driven, &sleep)| Some((driven.upgrade()?, sleep))));
         // It looks anew. Who else is to does, as long as nobody makes quiet: see `is_quiet`.
         self.sleepers.leave(self.entered);
     }
@@ -166,25 +166,4 @@ impl EventQueue {
         let wait = EventWait { driven, sleeps, sleepers, entered };
         (!is_awake && self.is_empty()).then_some(wait)
     }
-}
-
-/// Asks all of them for their bells, with one fence for those of a kind: how to sleep with each. Behind one
-/// that keeps a thread awake the others are not asked how, and are taken for awake as well.
-pub(crate) fn arm_all<D: Driven + ?Sized>(all: &[Arc<D>]) -> Vec<Sleep> {
-    all.iter().for_each(|driven| driven.arm());
-    let mut fences: Vec<fn()> = Vec::new();
-    for fence in all.iter().map(|driven| driven.fence()) {
-        if !fences.iter().any(|known| std::ptr::fn_addr_eq(*known, fence)) {
-            fence();
-            fences.push(fence);
-        }
-    }
-    let mut sleeps = vec![Sleep::Awake; all.len()];
-    for (driven, sleep) in all.iter().zip(&mut sleeps) {
-        *sleep = driven.how_to_sleep();
-        if *sleep == Sleep::Awake {
-            break;
-        }
-    }
-    sleeps
 }

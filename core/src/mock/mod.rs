@@ -391,11 +391,8 @@ impl Transport for MockTransport {
         !self.has_something()
     }
 
-    fn disarm(&mut self) {
-        let others = self.station.armed.fetch_sub(1, Ordering::SeqCst) - 1;
-        if others > 0 && self.has_something() {
-            self.station.bell.ring();
-        }
+    fn disarm(&mut self) -> bool {
+        self.station.armed.fetch_sub(1, Ordering::SeqCst) > 1
     }
 
     fn ring(&self) {

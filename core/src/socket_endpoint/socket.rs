@@ -395,9 +395,13 @@ impl<P: Provider> Driven for Reported<P> {
         self.unit().map_or(Sleep::Sound, |unit| unit.how_to_sleep())
     }
 
-    fn disarm(&self, sleep: Sleep) {
+    fn disarm(&self, sleep: Sleep) -> bool {
+        self.unit().is_some_and(|unit| Driven::disarm(&*unit, sleep))
+    }
+
+    fn ring_for_others(&self) {
         if let Some(unit) = self.unit() {
-            Driven::disarm(&*unit, sleep);
+            Driven::ring_for_others(&*unit);
         }
     }
 

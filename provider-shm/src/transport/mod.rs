@@ -384,8 +384,16 @@ impl Transport for ShmTransport {
         self.has_nothing()
     }
 
-    fn disarm(&mut self) {
-        self.one_sleeper_less();
+    fn disarm(&mut self) -> bool {
+        self.armed -= 1;
+        let others_sleep = self.armed > 0;
+        if others_sleep {
+            self.ask_for_bell();
+        } else {
+            self.set_attention(0);
+            self.wake_quiet_lanes();
+        }
+        others_sleep
     }
 
     fn ring(&self) {

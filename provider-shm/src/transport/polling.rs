@@ -241,21 +241,6 @@ impl ShmTransport {
         !packet && !self.has_event() && self.long.is_empty()
     }
 
-    /// Asks no more once nobody sleeps. Others sleep on: a ring that this silences was for them, too.
-    pub(super) fn one_sleeper_less(&mut self) {
-        self.armed -= 1;
-        if self.armed == 0 {
-            self.set_attention(0);
-            self.wake_quiet_lanes();
-            return;
-        }
-        self.ask_for_bell();
-        barrier::heavy_fence();
-        if !self.has_nothing() {
-            self.ring();
-        }
-    }
-
     pub(super) fn set_attention(&mut self, wish: u32) {
         for Active { peer, .. } in &self.active {
             if let Some(lane) = &self.peers[*peer as usize].receive {

@@ -321,14 +321,13 @@ impl<V: Verbs> Transport for UdTransport<V> {
         !self.has_event() && self.arrived.is_empty()
     }
 
-    fn disarm(&mut self) {
+    fn disarm(&mut self) -> bool {
         self.armed -= 1;
-        if self.armed > 0 {
+        let others_sleep = self.armed > 0;
+        if others_sleep {
             self.shared.ask_for_bell();
-            if !self.is_quiet() {
-                self.shared.bell.ring();
-            }
         }
+        others_sleep
     }
 
     fn ring(&self) {

@@ -355,14 +355,13 @@ impl<V: Verbs> Transport for RcTransport<V> {
         !self.has_event() && !self.has_ready_packet() && self.finished.is_empty()
     }
 
-    fn disarm(&mut self) {
+    fn disarm(&mut self) -> bool {
         self.armed -= 1;
-        if self.armed > 0 {
+        let others_sleep = self.armed > 0;
+        if others_sleep {
             self.shared.ask_for_bell();
-            if !self.is_quiet() {
-                self.shared.bell.ring();
-            }
         }
+        others_sleep
     }
 
     fn ring(&self) {

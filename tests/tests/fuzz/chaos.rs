@@ -348,7 +348,9 @@ impl Transport for Chaos {
         false
     }
 
-    fn disarm(&mut self) {}
+    fn disarm(&mut self) -> bool {
+        false
+    }
 
     fn ring(&self) {}
 
