@@ -301,7 +301,7 @@ impl Station {
     ///
     /// Lanes whose events were not taken yet are not meant, and keep the interest alive.
     pub fn forget(&self, process: ProcessId) {
-        if self.is_forked() {
+        if self.closed || self.is_forked() {
             return;
         }
         let taken = self.shared.taken.load(Ordering::Relaxed);
@@ -312,8 +312,9 @@ impl Station {
     /// a peer who should be told (the data path's BYE).
     ///
     /// Blocks for a short exchange with the control thread. Requests that are under way end in
-    /// `Failed` with [`ConnectError::Closed`].
-    pub fn close(mut self) -> Vec<StationEvent> {
+    /// `Failed` with [`ConnectError::Closed`]. Nothing else is to be asked of it afterwards, but [`Self::forget`] is heard
+    /// by nobody.
+    pub fn close(&mut self) -> Vec<StationEvent> {
         self.unregister();
         std::iter::from_fn(|| self.next_event()).collect()
     }

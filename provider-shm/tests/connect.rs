@@ -326,7 +326,7 @@ fn bad_options_are_named() {
 
 #[test]
 fn closing_answers_every_request_and_hands_over_what_was_not_taken() {
-    let (here, there) = (station(), station());
+    let (mut here, there) = (station(), station());
     here.connect(1, "127.0.0.1:1".parse().unwrap());
     there.connect(2, here.address());
     assert!(matches!(event(&there), StationEvent::Connected { .. }));

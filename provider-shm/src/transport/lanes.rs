@@ -175,12 +175,10 @@ impl Drop for ShmTransport {
     fn drop(&mut self) {
         let forked = self.station.is_forked();
         self.leave_all_groups();
-        // SAFETY: taken once, here, and not used afterwards.
-        let station = unsafe { ManuallyDrop::take(&mut self.station) };
         if forked {
             return;
         }
-        for event in station.close() {
+        for event in self.station.close() {
             self.translate(event);
         }
         for peer in &mut self.peers {

@@ -17,7 +17,6 @@ mod window;
 
 use std::{
     collections::{HashMap, VecDeque},
-    mem::ManuallyDrop,
     os::fd::{AsRawFd, RawFd},
     ptr::NonNull,
     time::Duration,
@@ -69,8 +68,7 @@ struct Active {
 
 /// The shared-memory transport of one endpoint.
 pub struct ShmTransport {
-    /// Taken by `drop` alone.
-    station: ManuallyDrop<Station>,
+    station: Station,
     address: Address,
     limits: Limits,
     copier: Copier,
@@ -129,7 +127,7 @@ impl ShmTransport {
     ) -> Self {
         ShmTransport {
             address: Address::from(station.address()),
-            station: ManuallyDrop::new(station),
+            station,
             limits,
             copier,
             pool,
