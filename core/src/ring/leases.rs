@@ -101,21 +101,10 @@ impl Leases {
 
     /// The lender: no access begins any more. Returns whether one is under way.
     pub fn take_back(&self, lease: LeaseName) -> bool {
-        let word = self.at(lease);
-        let mut seen = word.load(Ordering::Relaxed);
-        // A borrower who writes nonsense, or takes and gives back without end, is not followed.
-        while seen & !IN_USE == lease.word() {
+        // A borrower may write nonsense, and take and give back without end: no loop follows it.
+        if self.is_lent(lease) {
             // L5: pairs with L2 in `give_back`: what is over by now is behind us.
-            let changed = word.compare_exchange_weak(
-                seen,
-                seen & !LENT,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            );
-            match changed {
-                Ok(_) => break,
-                Err(now) => seen = now,
-            }
+            self.at(lease).fetch_and(!LENT, Ordering::Acquire);
         }
         self.is_in_use(lease)
     }
