@@ -297,7 +297,11 @@ impl CompletionStore {
             };
         }
         // R7: pairs with A7 in `pop_error`: the error was there before its mark.
-        match self.errors_met.fetch_add(1, Ordering::Release) >= 0 {
+        let met = self.errors_met.fetch_add(1, Ordering::AcqRel);
+        // Before the look that may find nothing more: one that goes to sleep beside this reader would count the mark as
+        // one of what is left, and nobody rings for that.
+        fence(Ordering::SeqCst);
+        match met >= 0 {
             true => Met::Error,
             false => Met::Nothing,
         }
