@@ -98,9 +98,9 @@ impl<P: Provider> Domain<P> {
     /// [`MemoryRegionError::KeyInUse`] for a requested key that is taken; the other variants for
     /// attributes of a bad form.
     /// # Safety
-    /// Until [`Self::close_memory`] returned, the ranges are valid for reads if
-    /// `REMOTE_READ` is allowed and for writes if `REMOTE_WRITE` is, and this
-    /// program puts up with peers doing so at any time.
+    /// Until [`Self::close_memory`] returned, and beyond that where it names a case in which a write may still come,
+    /// the ranges are valid for reads if `REMOTE_READ` is allowed and for writes if `REMOTE_WRITE` is, and this program
+    /// puts up with peers doing so at any time.
     /// # Reference
     /// fi_mr(3), `fi_mr_regattr`
     pub unsafe fn register_memory(
@@ -120,8 +120,9 @@ impl<P: Provider> Domain<P> {
         region
     }
 
-    /// Closes a region. Peers cannot reach it any more, and nothing they were
-    /// doing with it is still under way when this returns.
+    /// Closes a region. Peers cannot reach it any more, and nothing they were doing with it is still under way when
+    /// this returns, but for one case: a peer of this host that was stopped (SIGSTOP) in the middle of a write of up
+    /// to 4 KiB, and stays so for a second. That write may still come when it goes on: see `docs/security.md`.
     /// # Errors
     /// [`MemoryRegionError::NotRegistered`] if it is closed or another domain's,
     /// [`MemoryRegionError::Bind`] while something is bound to it.
