@@ -3,8 +3,29 @@
 use std::{
     io,
     mem::MaybeUninit,
-    thread::{Builder, JoinHandle},
+    ops::ControlFlow,
+    panic::{AssertUnwindSafe, catch_unwind},
+    thread::{Builder, JoinHandle, sleep},
+    time::Duration,
 };
+
+/// The pause after a turn that met a bug.
+const PANIC_PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes turns until one breaks. A bug that one of them meets must not take with it what all others rely on the
+/// thread for: after a pause the next follows, and finds what that one has left.
+pub fn take_turns(thread: &str, mut turn: impl FnMut() -> ControlFlow<()>) {
+    loop {
+        match catch_unwind(AssertUnwindSafe(&mut turn)) {
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(())) => return,
+            Err(_) => {
+                tracing::error!("{thread} met a bug, and goes on");
+                sleep(PANIC_PAUSE);
+            }
+        }
+    }
+}
 
 /// Starts a thread with the signals blocked that are sent, so that it never runs the application's
 /// handlers of those. Faults of the thread's own, which some applications mend by a handler, stay as they
@@ -35,3 +56,22 @@ pub fn start<R: Send + 'static>(
 /// What a thread does to itself.
 const FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_that_panics_is_followed_by_others() {
+        let mut turns = 0;
+        take_turns("a test", || {
+            turns += 1;
+            match turns {
+                2 => panic!("in the middle of a turn"),
+                4 => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        });
+        assert_eq!(turns, 4);
+    }
+}

@@ -33,6 +33,8 @@ pub(crate) mod submission;
 pub mod unit;
 
 // 3. Peers.
+#[allow(unsafe_code)]
+mod abandoned;
 pub mod context;
 mod gone;
 pub mod keys;

@@ -6,6 +6,7 @@
 //! way: it asks for no bell, and looks again a millisecond later.
 
 use std::{
+    ops::ControlFlow,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -49,20 +50,20 @@ impl Helper {
     ) -> Result<Helper, OpenError> {
         Helper::start(provider, "kestrel-progress", move |stop, bell| {
             let mut polls = units.polls();
-            loop {
+            threads::take_turns("a progress thread", || {
                 // Before all looks, so that what rang is found.
                 bell.drain();
                 if stop.load(Ordering::Acquire) {
-                    return;
+                    return ControlFlow::Break(());
                 }
                 let spins = SPINS / units.count().max(1) + 1;
                 if (0..spins).any(|_| units.progress_by_helper()) {
-                    continue;
+                    return ControlFlow::Continue(());
                 }
                 let now = units.polls();
                 if std::mem::replace(&mut polls, now) != now {
                     P::Transport::sleep(&[bell.fd()], Some(STAY_AWAY));
-                    continue;
+                    return ControlFlow::Continue(());
                 }
                 let armed = units.arm();
                 if armed.is_quiet() {
@@ -71,7 +72,8 @@ impl Helper {
                     let long = if armed.waits_for_room() { STAY_AWAY } else { SLEEP_MAX };
                     P::Transport::sleep(&bells, Some(long));
                 }
-            }
+                ControlFlow::Continue(())
+            });
         })
     }
 
@@ -114,11 +116,14 @@ impl Helper {
             let is_pinned = result.is_ok();
             // Whoever started it waits for that.
             let _ = tell.send(result);
-            while is_pinned && !stop.load(Ordering::Acquire) {
-                if !units.progress_by_helper() {
-                    std::hint::spin_loop();
+            threads::take_turns("a progress thread", || {
+                while is_pinned && !stop.load(Ordering::Acquire) {
+                    if !units.progress_by_helper() {
+                        std::hint::spin_loop();
+                    }
                 }
-            }
+                ControlFlow::Break(())
+            });
         })?;
         let gone = |_| OpenError::NoThread("it ended at once".into());
         pinned.recv().map_err(gone)??;

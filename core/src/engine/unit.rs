@@ -24,16 +24,16 @@ const CLOSED: Result<(), PostError> = Err(PostError::Closed);
 const SUBMISSIONS_MAX: usize = 256;
 
 /// The owner at work. Dropped by a panic, which has left the engine half-way, it leaves none behind:
-/// everybody is told that the endpoint is closed, where all would wait for a thread that is gone. Nor is
-/// the engine dropped, since its goodbye would be one of half-changed state.
+/// everybody is told that the endpoint is closed, where all would wait for a thread that is gone.
 struct AtWork<'a, P: Provider>(&'a Unit<P>);
 
 impl<P: Provider> Drop for AtWork<'_, P> {
     #[cold]
     fn drop(&mut self) {
-        // SAFETY: we are the owner, and nothing refers to the engine any more.
-        std::mem::forget(unsafe { (*self.0.engine.get()).take() });
+        // SAFETY: we are the owner, or the exclusive thread, and nothing refers to the engine any more.
+        let engine = unsafe { (*self.0.engine.get()).take() };
         self.0.ownership.abandon();
+        engine.into_iter().for_each(Engine::abandon);
     }
 }
 
@@ -147,10 +147,14 @@ impl<P: Provider> Unit<P> {
         }
         if self.sharing == Sharing::Exclusive {
             let _inside = self.enter();
-            return match self.owned() {
+            // As `work`, but for its closure: so it is inlined to where the completions go.
+            let at_work = AtWork(self);
+            let moved = match self.owned() {
                 Some(engine) => engine.progress_with(most),
                 None => false,
             };
+            std::mem::forget(at_work);
+            return moved;
         }
         if !self.ownership.try_acquire() {
             return false;
@@ -159,7 +163,7 @@ impl<P: Provider> Unit<P> {
         self.progress_shared(most)
     }
 
-    /// Has the owner, who has drained, do its own work.
+    /// Has the owner, who has drained, or the exclusive thread do its own work.
     #[inline(always)]
     fn work<R>(&self, work: impl FnOnce(&Self) -> R) -> R {
         let at_work = AtWork(self);
@@ -198,7 +202,7 @@ impl<P: Provider> Unit<P> {
         }
         if self.sharing == Sharing::Exclusive {
             let _inside = self.enter();
-            return self.owned().ok_or(PostError::Closed)?.send(post);
+            return self.work(|unit| unit.owned().map_or(CLOSED, |engine| engine.send(post)));
         }
         if !self.ownership.try_acquire() {
             return self.submit_send(set_down(post));
@@ -220,7 +224,7 @@ impl<P: Provider> Unit<P> {
         }
         if self.sharing == Sharing::Exclusive {
             let _inside = self.enter();
-            return self.owned().ok_or(PostError::Closed)?.receive(post);
+            return self.work(|unit| unit.owned().map_or(CLOSED, |engine| engine.receive(post)));
         }
         if !self.ownership.try_acquire() {
             return self.submit_receive(set_down(post));
@@ -242,7 +246,7 @@ impl<P: Provider> Unit<P> {
         }
         if self.sharing == Sharing::Exclusive {
             let _inside = self.enter();
-            return self.owned().ok_or(PostError::Closed)?.remote(post);
+            return self.work(|unit| unit.owned().map_or(CLOSED, |engine| engine.remote(post)));
         }
         if !self.ownership.try_acquire() {
             return self.submit_remote(post);
@@ -271,7 +275,7 @@ impl<P: Provider> Unit<P> {
         };
         if self.sharing == Sharing::Exclusive {
             let _inside = self.enter();
-            return self.owned().map(work).ok_or(PostError::Closed);
+            return self.work(|unit| unit.owned().map(work).ok_or(PostError::Closed));
         }
         self.acquire();
         let result = self.work(|unit| unit.owned().map(work).ok_or(PostError::Closed));
@@ -291,7 +295,7 @@ impl<P: Provider> Unit<P> {
         let close = |unit: &Self| drop(unsafe { (*unit.engine.get()).take() });
         if self.sharing == Sharing::Exclusive {
             let _inside = self.enter();
-            return close(self);
+            return self.work(close);
         }
         self.acquire();
         self.work(close);

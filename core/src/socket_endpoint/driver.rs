@@ -5,6 +5,7 @@
 //! on the bells, and keeps away from an application that polls, as that of automatic progress.
 
 use std::{
+    ops::ControlFlow,
     os::fd::RawFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::Duration,
@@ -15,6 +16,7 @@ use crate::{
     completion_queue::QueueWait,
     domain::OpenError,
     engine::progress::{Helper, SLEEP_MAX, STAY_AWAY},
+    threads,
     transport::{Provider, Transport},
 };
 
@@ -38,19 +40,19 @@ impl<P: Provider> SocketDriver<P> {
         let driven = sockets.clone();
         let helper = Helper::start(provider, "kestrel-sockets", move |stop, bell| {
             let mut polls = 0;
-            loop {
+            threads::take_turns("the thread of socket endpoints", || {
                 // Before all looks, so that what rang is found.
                 bell.drain();
                 if stop.load(Ordering::Acquire) {
-                    return;
+                    return ControlFlow::Break(());
                 }
                 if (0..driven.rounds()).any(|_| driven.drive()) {
-                    continue;
+                    return ControlFlow::Continue(());
                 }
                 let now = driven.polls();
                 if now.is_some_and(|now| std::mem::replace(&mut polls, now) != now) {
                     P::Transport::sleep(&[bell.fd()], Some(STAY_AWAY));
-                    continue;
+                    return ControlFlow::Continue(());
                 }
                 if let Some((waits, long)) = driven.prepare_wait() {
                     let mut bells: Vec<RawFd> =
@@ -58,7 +60,8 @@ impl<P: Provider> SocketDriver<P> {
                     bells.push(bell.fd());
                     P::Transport::sleep(&bells, Some(long));
                 }
-            }
+                ControlFlow::Continue(())
+            });
         })?;
         Ok(SocketDriver { sockets, helper })
     }

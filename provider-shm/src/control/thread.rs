@@ -1,11 +1,12 @@
 //! The loop: orders, sockets, deaths, timers.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use kestrel_core::threads::take_turns;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -20,8 +21,6 @@ use crate::end_mark::EndMark;
 use crate::process::{Holder, ProcessId, ProcessTable, Watch};
 use crate::station::{ConnectError, StationError, StationEvent};
 
-/// After a panic, which is a bug: long enough not to spin, short enough to serve on.
-const PANIC_PAUSE: Duration = Duration::from_millis(100);
 const EVENTS_AT_ONCE: usize = 64;
 
 /// What a descriptor that epoll reports stands for. Numbers are never used again, so an event
@@ -149,14 +148,10 @@ impl ControlThread {
     /// Serves until told to stop.
     pub(super) fn run(&mut self) {
         let mut events = Vec::with_capacity(EVENTS_AT_ONCE);
-        while !self.stop {
-            // A bug that one peer's handshake hits must not take the others' liveness with it.
-            let turn = catch_unwind(AssertUnwindSafe(|| self.turn(&mut events)));
-            if turn.is_err() {
-                tracing::error!("the control thread met a bug, and goes on");
-                std::thread::sleep(PANIC_PAUSE);
-            }
-        }
+        take_turns("the control thread", || {
+            self.turn(&mut events);
+            if self.stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
     }
 
     fn turn(&mut self, events: &mut Vec<epoll::Event>) {

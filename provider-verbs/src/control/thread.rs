@@ -4,13 +4,13 @@ use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     io,
     net::IpAddr,
+    ops::ControlFlow,
     os::fd::{AsFd, OwnedFd},
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use kestrel_core::transport::Bell as _;
+use kestrel_core::{threads::take_turns, transport::Bell as _};
 use rustix::{
     event::{
         Timespec,
@@ -32,8 +32,6 @@ use super::{
 use crate::{manager::ManagedId, receipt::Receipt, station::StationEvent, verbs::Verbs};
 
 const EVENTS_AT_ONCE: usize = 64;
-/// After a panic, which is a bug: long enough not to spin, short enough to serve on.
-const PANIC_PAUSE: Duration = Duration::from_millis(100);
 
 /// After an event that took so long, orders and timers come before the next one.
 const HELD_UP: Duration = Duration::from_millis(10);
@@ -158,14 +156,10 @@ impl<V: Verbs> ControlThread<V> {
 
     pub(super) fn run(&mut self) {
         let mut events = Vec::with_capacity(EVENTS_AT_ONCE);
-        while !self.stop {
-            // A bug that one handshake meets must not take all others with it.
-            let turn = catch_unwind(AssertUnwindSafe(|| self.turn(&mut events)));
-            if turn.is_err() {
-                tracing::error!("the control thread met a bug, and goes on");
-                std::thread::sleep(PANIC_PAUSE);
-            }
-        }
+        take_turns("the control thread", || {
+            self.turn(&mut events);
+            if self.stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
     }
 
     /// First what a turn that met a bug may have left, then what comes.

@@ -4,9 +4,10 @@ use super::{
 };
 use crate::{
     address_vector::{AddressVector, FI_ADDR_UNSPEC},
-    completion_queue::{CompletionQueue, Entry},
+    completion_queue::{CompletionQueue, Entry, ReadError},
     domain::{Domain, DomainOptions},
     endpoint::{Endpoint, EndpointOptions, PostError},
+    error::Errno,
     flags::Flags,
     memory::{Piece, Pieces},
     memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
@@ -266,13 +267,55 @@ fn what_is_due_too_late_is_dropped() {
 fn a_panic_closes_the_endpoint() {
     let provider = Arc::new(MockProvider::new(MockOptions::default()));
     let [from, to] = [(); 2].map(|()| Node::open(&provider));
-    let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
-    let panics = || from.endpoint.inspect(|_| panic!("half-way"));
-    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
-    assert_eq!(from.endpoint.inject(&[1; 8], peer), Err(PostError::Closed));
-    assert_eq!(from.received(), []);
-    assert_eq!(from.endpoint.cancel(1), Err(PostError::Closed));
-    from.endpoint.close();
+    // SAFETY: this thread alone calls it.
+    let alone = unsafe { Domain::open_exclusive(provider, DomainOptions::default()) }.unwrap();
+    let alone = Node::in_domain(alone, EndpointOptions::default());
+    for from in [&from, &alone] {
+        let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
+        let back = to.vector.insert_one(from.endpoint.address()).unwrap();
+        to.endpoint.send(vec![1; 8], back, 3).unwrap();
+        let unit = from.endpoint.unit().unwrap();
+        while unit.with(|engine| engine.unexpected.is_empty()).unwrap() {
+            from.queue.poll();
+            to.queue.poll();
+        }
+        let panics = || from.endpoint.inspect(|_| panic!("half-way"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        assert_eq!(from.endpoint.inject(&[1; 8], peer), Err(PostError::Closed));
+        for flags in [Flags::SEND, Flags::RECV] {
+            let error = from.queue.read_error().expect("who waits is told");
+            assert_eq!((error.errno, error.flags), (Errno::OTHER, flags), "{}", error.reason);
+            assert!(error.reason.contains("bug"), "{}", error.reason);
+        }
+        assert_eq!(from.received(), []);
+        assert_eq!(from.endpoint.cancel(1), Err(PostError::Closed));
+        // The peer hears of it: what it posts ends with an error, sooner or later.
+        let start = Instant::now();
+        while to.queue.read_error().is_none() {
+            assert!(start.elapsed() < Duration::from_secs(20), "the peer has not heard");
+            let _ = to.endpoint.send(vec![1; 8], back, 4);
+            let _ = to.queue.read(&mut [Entry::default()]);
+            yield_now();
+        }
+        while to.queue.read_error().is_some() {}
+        from.endpoint.close();
+    }
+}
+
+/// Who is asleep at its queue hears of it.
+#[test]
+fn a_panic_wakes_who_waits() {
+    let node = Node::open(&Arc::new(MockProvider::new(MockOptions::default())));
+    let panics = || {
+        sleep(Duration::from_millis(50));
+        node.endpoint.inspect(|_| panic!("half-way"))
+    };
+    std::thread::scope(|scope| {
+        let panicking = scope.spawn(panics);
+        let read = node.queue.read_blocking(&mut [Entry::default()], Some(Duration::from_secs(60)));
+        assert_eq!(read, Err(ReadError::ErrorAvailable));
+        assert!(panicking.join().is_err());
+    });
 }
 
 /// A subscriber of `tracing` that calls what it is called from breaks the promise of a domain for one thread.
