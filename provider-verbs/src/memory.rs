@@ -133,8 +133,9 @@ mod tests {
         // SAFETY: the bytes outlive the copy.
         memory.copy_out(17, unsafe { Piece::of(&mut bytes) });
         assert_eq!(bytes, [2, 3, 4, 5]);
+        let mut bytes = [9; 8];
         // SAFETY: the bytes outlive the copy.
-        memory.copy_in(4088, unsafe { Piece::of(&mut [9; 8]) });
+        memory.copy_in(4088, unsafe { Piece::of(&mut bytes) });
         assert_eq!(memory.word(4088), 0x0909_0909_0909_0909);
     }
 

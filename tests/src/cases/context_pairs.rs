@@ -322,12 +322,14 @@ pub fn a_closed_receive_context_refuses_what_comes<P: Provider>(bed: &Bed<P>) {
     let bytes = pattern(3, LONG);
     ours.transmit[0].endpoint.send(bytes.clone(), OTHER, 10).unwrap();
     poll_some(&all, 20);
+    let lengths = (0..).zip([60_000, 8, LONG, 60_000, 8, LONG]);
+    let messages: Vec<_> =
+        lengths.map(|(turn, length)| Memory::from(pattern(turn, length))).collect();
     // What lies here unasked is refused when it is closed, and what comes after as well.
-    for (turn, length) in [60_000, 8, LONG, 60_000, 8, LONG].into_iter().enumerate() {
-        let message = Memory::from(pattern(turn as u64, length));
+    for (turn, message) in messages.iter().enumerate() {
         post(
             &theirs.transmit[0].endpoint,
-            &message,
+            message,
             Flags::TAGGED | Flags::MATCH_COMPLETE,
             turn as u64,
         );
