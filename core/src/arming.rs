@@ -5,16 +5,22 @@
 
 use std::sync::Arc;
 
-use crate::{engine::sleep::Sleep, event_queue::Driven};
+use crate::{contained::contained, engine::sleep::Sleep, event_queue::Driven};
+
+/// What meets a bug while it is armed, or let go.
+const ARMED: &str = "an endpoint";
 
 /// Asks all of them for their bells, with one fence for those of a kind: how to sleep with each. Behind one
-/// that keeps a thread awake the others are not asked how, and are taken for awake as well.
+/// that keeps a thread awake the others are not asked how, and are taken for awake as well. A bug in one of them is not
+/// to keep the others armed.
 pub(crate) fn arm_all<D: Driven + ?Sized>(all: &[Arc<D>]) -> Vec<Sleep> {
-    all.iter().for_each(|driven| driven.arm());
+    for driven in all {
+        contained(ARMED, || driven.arm());
+    }
     fence_all(all);
     let mut sleeps = vec![Sleep::Awake; all.len()];
     for (driven, sleep) in all.iter().zip(&mut sleeps) {
-        *sleep = driven.how_to_sleep();
+        *sleep = contained(ARMED, || driven.how_to_sleep()).unwrap_or(Sleep::Awake);
         if *sleep == Sleep::Awake {
             break;
         }
@@ -25,10 +31,14 @@ pub(crate) fn arm_all<D: Driven + ?Sized>(all: &[Arc<D>]) -> Vec<Sleep> {
 /// The counterpart of [`arm_all`], with what it answered. Who sleeps on at some of them is rung for where
 /// something is there: again with one fence for those of a kind.
 pub(crate) fn disarm_all<D: Driven + ?Sized>(armed: impl Iterator<Item = (Arc<D>, Sleep)>) {
-    let shared = armed.filter(|(driven, sleep)| driven.disarm(*sleep));
-    let shared: Vec<_> = shared.map(|(driven, _)| driven).collect();
+    let is_shared = |(driven, sleep): &(Arc<D>, Sleep)| {
+        contained(ARMED, || driven.disarm(*sleep)).unwrap_or(false)
+    };
+    let shared: Vec<_> = armed.filter(is_shared).map(|(driven, _)| driven).collect();
     fence_all(&shared);
-    shared.iter().for_each(|driven| driven.ring_for_others());
+    for driven in &shared {
+        contained(ARMED, || driven.ring_for_others());
+    }
 }
 
 /// What has to lie between the wish for a bell and the look, once for those of a kind.

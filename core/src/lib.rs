@@ -72,6 +72,7 @@ pub mod operation;
 
 // 8. Small structures below all that.
 pub mod bind_count;
+pub mod contained;
 pub mod pool;
 #[allow(unsafe_code)]
 pub mod prefetch;

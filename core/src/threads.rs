@@ -4,10 +4,11 @@ use std::{
     io,
     mem::MaybeUninit,
     ops::ControlFlow,
-    panic::{AssertUnwindSafe, catch_unwind},
     thread::{Builder, JoinHandle, sleep},
     time::Duration,
 };
+
+use crate::contained::contained;
 
 /// The pause after a turn that met a bug.
 const PANIC_PAUSE: Duration = Duration::from_millis(100);
@@ -16,13 +17,10 @@ const PANIC_PAUSE: Duration = Duration::from_millis(100);
 /// thread for: after a pause the next follows, and finds what that one has left.
 pub fn take_turns(thread: &str, mut turn: impl FnMut() -> ControlFlow<()>) {
     loop {
-        match catch_unwind(AssertUnwindSafe(&mut turn)) {
-            Ok(ControlFlow::Continue(())) => {}
-            Ok(ControlFlow::Break(())) => return,
-            Err(_) => {
-                tracing::error!("{thread} met a bug, and goes on");
-                sleep(PANIC_PAUSE);
-            }
+        match contained(thread, &mut turn) {
+            Some(ControlFlow::Continue(())) => {}
+            Some(ControlFlow::Break(())) => return,
+            None => sleep(PANIC_PAUSE),
         }
     }
 }

@@ -312,8 +312,8 @@ impl Station {
     /// a peer who should be told (the data path's BYE).
     ///
     /// Blocks for a short exchange with the control thread. Requests that are under way end in
-    /// `Failed` with [`ConnectError::Closed`]. Nothing else is to be asked of it afterwards, but [`Self::forget`] is heard
-    /// by nobody.
+    /// `Failed` with [`ConnectError::Closed`]. Afterwards nothing is to be asked of it; [`Self::forget`] may
+    /// be, and is heard by nobody.
     pub fn close(&mut self) -> Vec<StationEvent> {
         self.unregister();
         std::iter::from_fn(|| self.next_event()).collect()

@@ -35,11 +35,17 @@ needs_guest = pytest.mark.skipif(HERE, reason="SOFT_ROCE_HERE=1: needs a virtual
 # Shell functions for scripts that run in the guest.
 FUNCTIONS = """
 set -e
-listening() { until ss -Hltn "sport = :$1" | grep -q .; do sleep 0.1; done; }
-says() { until grep -qs "$1" "$2"; do sleep 0.1; done; }
-# The kernel says that it listens a moment before it does.
-awaits_connections() { until rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done; sleep 0.2; }
-peer_listening() { on-peer sh -c "until ss -Hltn 'sport = :$1' | grep -q .; do sleep 0.1; done"; }
+# Waits for a command to succeed, for two minutes at most.
+await() {
+    local end=$((SECONDS + 120))
+    until "$@"; do ((SECONDS < end)) || { echo "in vain: $*" >&2; return 1; }; sleep 0.1; done
+}
+listens() { ss -Hltn "sport = :$1" | grep -q .; }
+listening() { await listens "$1"; }
+says() { await grep -qs "$1" "$2" || { cat "$2" >&2; return 1; }; }
+accepts() { rdma resource show cm_id | grep -q LISTEN; }
+awaits_connections() { await accepts; }
+peer_listening() { on-peer bash -c "$(declare -f await listens); await listens $1"; }
 received() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts; }
 arrives() { until [ "$(received)" -gt "$1" ]; do kill -0 "$2"; sleep 0.1; done; }
 states() { ibv_devinfo | grep state: ; on-peer ibv_devinfo | grep state: ; }

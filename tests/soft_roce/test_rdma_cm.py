@@ -128,7 +128,7 @@ def test_a_device_that_is_removed_is_noticed(echo: str) -> None:
 def test_hosts_of_ipv6_alone_reach_each_other(echo: str) -> None:
     """Over TCP and through rdma_cm, from the one GID that has such an address and is not of a link alone."""
     script = """
-        change() { echo "ip addr del 10.9.0.$1/24 dev eth0; ip addr add fd09::$1/64 dev eth0"; }
+        change() { echo "ip addr del 10.9.0.$1/24 dev eth0; ip addr add fd09::$1/64 dev eth0 nodad"; }
         eval "$(change 1)"; on-peer sh -c "$(change 2)"
         for way in tcp rdma_cm; do
             export FI_KESTREL_CONNECT_BY=$way

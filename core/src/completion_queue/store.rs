@@ -297,9 +297,9 @@ impl CompletionStore {
             };
         }
         // R7: pairs with A7 in `pop_error`: the error was there before its mark.
-        let met = self.errors_met.fetch_add(1, Ordering::AcqRel);
-        // Before the look that may find nothing more: one that goes to sleep beside this reader would count the mark as
-        // one of what is left, and nobody rings for that.
+        let met = self.errors_met.fetch_add(1, Ordering::Release);
+        // F3: pairs with F1 in `enter_sleep`, and lies before the look that may find nothing more: one that goes to sleep
+        // beside this reader would count the mark as one of what is left, and nobody rings for that.
         fence(Ordering::SeqCst);
         match met >= 0 {
             true => Met::Error,
@@ -384,7 +384,7 @@ impl CompletionStore {
     /// [`Self::leave_sleep`] wants to know.
     pub fn enter_sleep(&self) -> Entered {
         let entered = self.sleepers.enter();
-        // F1: pairs with F2 in `push` and `wake_sleepers`.
+        // F1: pairs with F2 and F3, in `push`, `wake_sleepers` and `meet`.
         fence(Ordering::SeqCst);
         entered
     }

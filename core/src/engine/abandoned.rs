@@ -1,45 +1,57 @@
 //! What becomes of an engine that a panic has left half-way.
 
-use std::{
-    mem::ManuallyDrop,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::mem::ManuallyDrop;
 
 use super::{Engine, report::Side};
 use crate::{
-    completion_queue::ErrorEntry, connection::manager::Manager, error::Errno, flags::Flags,
-    transport::Transport,
+    completion_queue::ErrorEntry, connection::manager::Manager, contained::contained, error::Errno,
+    flags::Flags, transport::Transport,
 };
 
 const REASON: &str =
     "a bug in kestrel has closed this endpoint: the message of its panic says where";
 
+/// What is left of it, for ever: a goodbye would be one of half-changed state, and what it owns may be half given back.
+pub(super) struct Abandoned<T: Transport>(ManuallyDrop<Engine<T>>);
+
 impl<T: Transport> Engine<T> {
-    /// Closes the endpoint: who waits for it here is told, and peers hear of it by the end of its transport, which is
-    /// in no need of what the engine has left half-way. All else stays for ever, since a goodbye would be one of
-    /// half-changed state.
-    pub(super) fn abandon(self) {
+    /// Closes the endpoint to its peers, who hear of it by the end of its transport: that is in no need of what the
+    /// engine has left half-way.
+    pub(super) fn abandon(self) -> Abandoned<T> {
         let engine = ManuallyDrop::new(self);
-        // What another panic leaves out is left out: nothing escapes while the first one unwinds.
-        let _ = catch_unwind(AssertUnwindSafe(|| engine.tell_abandoned()));
         // SAFETY: read once, of what is neither dropped nor looked at again.
         let transport = unsafe { std::ptr::read(&raw const engine.transport) };
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(transport)));
+        // Nothing escapes while the first panic unwinds.
+        contained("an end", || drop(transport));
+        Abandoned(engine)
     }
+}
 
-    /// What was under way is not known any more: an error of each direction stands for all of it.
-    fn tell_abandoned(&self) {
-        let tell = |side: &Side, flags| {
-            side.fail(ErrorEntry::new(0, flags, Errno::OTHER, REASON.into()));
-        };
-        tell(&self.setup.transmit, Flags::SEND);
-        tell(&self.setup.receive, Flags::RECV);
-        let reporter = self.manager.as_deref().and_then(|manager| match manager {
-            Manager::Listener(listener) => listener.reporter.as_ref(),
-            Manager::Connection(connection) => Some(&connection.reporter),
+impl<T: Transport> Abandoned<T> {
+    /// Tells who waits for it here. What was under way is not known any more: an error of each direction stands for
+    /// all of it.
+    pub(super) fn tell(mut self) {
+        contained("an end", || {
+            let setup = &self.0.setup;
+            let tell = |side: &Side, flags| {
+                side.fail(ErrorEntry::new(0, flags, Errno::OTHER, REASON.into()));
+            };
+            tell(&setup.transmit, Flags::SEND);
+            tell(&setup.receive, Flags::RECV);
+            let counters = [&setup.one_sided.read, &setup.one_sided.write];
+            counters.into_iter().flatten().for_each(|counter| counter.add_error(1));
+            let reporter = match self.0.manager.as_deref_mut() {
+                Some(Manager::Listener(listener)) => listener.reporter.as_ref(),
+                Some(Manager::Connection(connection)) => {
+                    // The listener tells the caller, who has not heard of us.
+                    drop(connection.promise.take());
+                    Some(&connection.reporter)
+                }
+                None => None,
+            };
+            if let Some(reporter) = reporter {
+                reporter.fail(Errno::OTHER, REASON.into(), Vec::new());
+            }
         });
-        if let Some(reporter) = reporter {
-            reporter.fail(Errno::OTHER, REASON.into(), Vec::new());
-        }
     }
 }

@@ -7,7 +7,7 @@
 //! 1. State: [`peer`] is what is known of a peer, [`report`] how completions are told; [`regions`]
 //!    are those found by their keys, `reserve` is memory for a copy that must not fail.
 //! 2. Ownership: [`ownership`] has the rules, [`mod@unit`] an engine that any thread may post to, and
-//!    `submission` what is left for the owner.
+//!    `submission` what is left for the owner; `abandoned` is about one that panicked.
 //! 3. Peers: [`route`] leads from an address to a peer, [`keys`] to one by its authorization key;
 //!    `lifecycle` has them connect, arrive and die;
 //!    `names` is about what peers are called, `source` about messages from nobody in the vector,
@@ -27,14 +27,14 @@ pub mod report;
 pub(crate) mod reserve;
 
 // 2. Ownership.
+#[allow(unsafe_code)]
+mod abandoned;
 pub mod ownership;
 pub(crate) mod submission;
 #[allow(unsafe_code)]
 pub mod unit;
 
 // 3. Peers.
-#[allow(unsafe_code)]
-mod abandoned;
 pub mod context;
 mod gone;
 pub mod keys;

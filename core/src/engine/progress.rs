@@ -175,7 +175,7 @@ impl Drop for Helper {
         self.stop.store(true, Ordering::Release);
         self.bell.ring();
         if let Some(thread) = self.thread.take() {
-            // A helper that panicked has nothing left to clean up.
+            // It ends by no panic: see `threads::take_turns`.
             let _ = thread.join();
         }
     }

@@ -69,7 +69,9 @@ impl<T: Transport> Engine<T> {
 
     /// Rings for who sleeps on, if something is there whose ring may have been silenced.
     pub fn ring_for_others(&mut self) {
-        if !self.transport.is_quiet() {
+        let is_quiet = self.transport.is_quiet();
+        // What the transport met on its way rings no more.
+        if self.take_confirmed() || !is_quiet {
             self.transport.ring();
         }
     }

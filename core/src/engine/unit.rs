@@ -4,11 +4,13 @@ use std::{cell::UnsafeCell, sync::Arc, time::Instant};
 
 use super::{
     Engine,
+    abandoned::Abandoned,
     leaving::CONNECT_WAIT,
     ownership::Ownership,
     submission::{Submission, Unattached},
 };
 use crate::{
+    contained::contained,
     domain::Sharing,
     endpoint::PostError,
     one_sided::RemotePost,
@@ -32,8 +34,10 @@ impl<P: Provider> Drop for AtWork<'_, P> {
     fn drop(&mut self) {
         // SAFETY: we are the owner, or the exclusive thread, and nothing refers to the engine any more.
         let engine = unsafe { (*self.0.engine.get()).take() };
+        // Who closes the endpoint meanwhile waits for the owner, as beside a close: until nobody is reached by it.
+        let abandoned = engine.map(Engine::abandon);
         self.0.ownership.abandon();
-        engine.into_iter().for_each(Engine::abandon);
+        abandoned.into_iter().for_each(Abandoned::tell);
     }
 }
 
@@ -438,8 +442,11 @@ impl<P: Provider> Unit<P> {
         }
         self.submissions.push_always(submission, Submission::Overflow);
         if self.ownership.submitted_from_within() {
-            self.drain();
-            self.release();
+            // A bug in there is not that of the engine from within which this may be called.
+            contained("an endpoint", || {
+                self.drain();
+                self.release();
+            });
         }
     }
 }

@@ -95,6 +95,13 @@ impl Incoming {
         self.is_broken = true;
     }
 
+    /// Nothing arrives any more, and what has arrived is there still.
+    pub fn end(&mut self) {
+        let posted = self.slots.iter().position(|slot| matches!(slot, Slot::Posted));
+        self.slots.truncate(posted.unwrap_or(self.slots.len()));
+        self.is_broken = true;
+    }
+
     /// Whether what arrives from now on is not of the stream any more.
     pub fn is_broken(&self) -> bool {
         self.is_broken

@@ -26,7 +26,7 @@ use crate::{
     engine::{sleep::Sleep, unit::Unit},
     error::Errno,
     event_queue::Driven,
-    flags::Flags,
+    flags::{FAMILY, Flags},
     transport::{Provider, Transport},
 };
 
@@ -239,6 +239,10 @@ impl<P: Provider> Socket<P> {
         let Some(mut error) = self.queue.read_error() else {
             return;
         };
+        if !error.flags.intersects(FAMILY) {
+            // Of no operation: a bug has closed the endpoint.
+            return flow.incoming.end();
+        }
         let buffer = error.take_buffer().unwrap_or_default();
         if error.context & SEND != 0 {
             // A segment stays counted as what was not delivered.

@@ -24,15 +24,14 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
     mem::ManuallyDrop,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, PoisonError, Weak},
 };
 
 use rustc_hash::FxHashSet;
 
 use crate::{
-    bind_count::BindError, completion_counter::CompletionCounter, counter::CounterCell,
-    flags::Flags, transport::Provider,
+    bind_count::BindError, completion_counter::CompletionCounter, contained::contained,
+    counter::CounterCell, flags::Flags, transport::Provider,
 };
 
 pub(crate) use work::Tally;
@@ -151,9 +150,7 @@ impl Triggers {
         while let Some(deferred) = self.next_due(counter) {
             counter.let_go();
             // A bug closes the endpoint that it is met in, and not the one whose completion has led here.
-            if catch_unwind(AssertUnwindSafe(|| deferred.work.start())).is_err() {
-                tracing::error!("what was deferred met a bug");
-            }
+            contained("what was deferred", || deferred.work.start());
         }
     }
 

@@ -148,9 +148,13 @@ impl ControlThread {
     /// Serves until told to stop.
     pub(super) fn run(&mut self) {
         let mut events = Vec::with_capacity(EVENTS_AT_ONCE);
-        take_turns("the control thread", || {
+        take_turns("the control thread of shared memory", || {
+            // First, since the turn before may have met a bug behind the order.
+            if self.stop {
+                return ControlFlow::Break(());
+            }
             self.turn(&mut events);
-            if self.stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            ControlFlow::Continue(())
         });
     }
 

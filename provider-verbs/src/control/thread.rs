@@ -156,9 +156,13 @@ impl<V: Verbs> ControlThread<V> {
 
     pub(super) fn run(&mut self) {
         let mut events = Vec::with_capacity(EVENTS_AT_ONCE);
-        take_turns("the control thread", || {
+        take_turns("the control thread of a device", || {
+            // First, since the turn before may have met a bug behind the order.
+            if self.stop {
+                return ControlFlow::Break(());
+            }
             self.turn(&mut events);
-            if self.stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            ControlFlow::Continue(())
         });
     }
 

@@ -4,6 +4,7 @@ use super::{
 };
 use crate::{
     address_vector::{AddressVector, FI_ADDR_UNSPEC},
+    completion_counter::CompletionCounter,
     completion_queue::{CompletionQueue, Entry, ReadError},
     domain::{Domain, DomainOptions},
     endpoint::{Endpoint, EndpointOptions, PostError},
@@ -312,10 +313,28 @@ fn a_panic_wakes_who_waits() {
     };
     std::thread::scope(|scope| {
         let panicking = scope.spawn(panics);
-        let read = node.queue.read_blocking(&mut [Entry::default()], Some(Duration::from_secs(60)));
+        let read = node.queue.read_blocking(&mut [Entry::default()], None);
         assert_eq!(read, Err(ReadError::ErrorAvailable));
         assert!(panicking.join().is_err());
     });
+}
+
+/// Who waits for writes alone hears of it.
+#[test]
+fn a_panic_counts_as_an_error_of_one_sided_operations() {
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    let domain = Domain::open(provider, DomainOptions::default()).unwrap();
+    let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    let writes = CompletionCounter::open(&domain);
+    let vector = Arc::new(AddressVector::open(Default::default()).unwrap());
+    endpoint.bind_address_vector(&vector).unwrap();
+    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    endpoint.bind_counter(&writes, Flags::WRITE).unwrap();
+    endpoint.enable().unwrap();
+    let panics = || endpoint.inspect(|_| panic!("half-way"));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+    assert_eq!(writes.counter().now(), (0, 1));
 }
 
 /// A subscriber of `tracing` that calls what it is called from breaks the promise of a domain for one thread.
