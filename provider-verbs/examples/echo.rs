@@ -99,10 +99,13 @@ fn serve(provider: &VerbsProvider, own: Address) {
                 transport.connect(peer, address);
             }
             Some(
-                TransportEvent::Died { peer }
+                event @ (TransportEvent::Died { peer }
                 | TransportEvent::Lost { peer, .. }
-                | TransportEvent::Closed { peer },
+                | TransportEvent::Closed { peer }),
             ) => {
+                if let TransportEvent::Lost { reason, .. } = event {
+                    eprintln!("lost: {reason}");
+                }
                 transport.disconnect(peer);
                 waiting.retain(|(to, ..)| *to != peer);
             }
