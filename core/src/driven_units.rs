@@ -163,6 +163,6 @@ impl<P: Provider> Armed<P> {
 
 impl<P: Provider> Drop for Armed<P> {
     fn drop(&mut self) {
-        disarm_all(self.units.iter().cloned().zip(self.sleeps.iter().copied()));
+        disarm_all(self.units.drain(..).zip(self.sleeps.drain(..)));
     }
 }

@@ -44,7 +44,6 @@ listens() { ss -Hltn "sport = :$1" | grep -q .; }
 listening() { await listens "$1"; }
 says() { await grep -qs "$1" "$2" || { cat "$2" >&2; return 1; }; }
 accepts() { rdma resource show cm_id | grep -q LISTEN; }
-awaits_connections() { await accepts; }
 peer_listening() { on-peer bash -c "$(declare -f await listens); await listens $1"; }
 received() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts; }
 arrives() { until [ "$(received)" -gt "$1" ]; do kill -0 "$2"; sleep 0.1; done; }

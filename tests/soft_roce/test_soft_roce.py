@@ -65,7 +65,7 @@ def test_one_host_has_a_device_that_works() -> None:
         ib_send_lat -n 500 "$SOFT_ROCE_ADDRESS"; wait $!
         ibv_rc_pingpong -g "$SOFT_ROCE_GID" -n 200 >/dev/null & listening 18515
         ibv_rc_pingpong -g "$SOFT_ROCE_GID" -n 200 "$SOFT_ROCE_ADDRESS"; wait $!
-        rping -s -a "$SOFT_ROCE_ADDRESS" -C 10 & awaits_connections
+        rping -s -a "$SOFT_ROCE_ADDRESS" -C 10 & await accepts
         rping -c -a "$SOFT_ROCE_ADDRESS" -C 10; wait $!
         # What --here does, where there is a device.
         env -u SOFT_ROCE_DEVICE {sys.executable} {SCRIPT} --here -- sh -c 'echo "here: $SOFT_ROCE_DEVICE"; exit 4' ||

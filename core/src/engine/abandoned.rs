@@ -22,7 +22,7 @@ impl<T: Transport> Engine<T> {
         // SAFETY: read once, of what is neither dropped nor looked at again.
         let transport = unsafe { std::ptr::read(&raw const engine.transport) };
         // Nothing escapes while the first panic unwinds.
-        contained("an end", || drop(transport));
+        contained("the end of an endpoint", || drop(transport));
         Abandoned(engine)
     }
 }
@@ -31,7 +31,7 @@ impl<T: Transport> Abandoned<T> {
     /// Tells who waits for it here. What was under way is not known any more: an error of each direction stands for
     /// all of it.
     pub(super) fn tell(mut self) {
-        contained("an end", || {
+        contained("the end of an endpoint", || {
             let setup = &self.0.setup;
             let tell = |side: &Side, flags| {
                 side.fail(ErrorEntry::new(0, flags, Errno::OTHER, REASON.into()));

@@ -98,8 +98,7 @@ impl Incoming {
     /// Nothing arrives any more, and what has arrived is there still.
     pub fn end(&mut self) {
         let posted = self.slots.iter().position(|slot| matches!(slot, Slot::Posted));
-        self.slots.truncate(posted.unwrap_or(self.slots.len()));
-        self.is_broken = true;
+        self.break_off(self.first + posted.unwrap_or(self.slots.len()) as u64);
     }
 
     /// Whether what arrives from now on is not of the stream any more.
