@@ -8,10 +8,10 @@ use std::{
 
 use crate::{
     completion_queue::{announcers::Announcer, store::CompletionStore},
-    engine::peer::CREDIT_FIRST,
     error::Cause,
     flags::Flags,
     primitive::{AtomicU64, Ordering},
+    protocol::credit::CREDIT_FIRST,
     tag_match::Matcher,
     transport::PeerIndex,
 };

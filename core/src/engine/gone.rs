@@ -57,8 +57,8 @@ impl Peer {
     fn is_there(&self) -> bool {
         let connected = self.state != PeerState::Idle || self.incarnation.is_some();
         let works = self.in_backlog || self.has_work() || self.has_unfinished();
-        let holds = self.flow.held > 0 || !self.incoming.is_empty() || !self.unconfirmed.is_empty();
-        connected || works || holds || self.leaves_after.is_some()
+        let holds = self.flow.held > 0 || !self.incoming.is_empty() || !self.unconfirmed.is_over();
+        connected || works || holds
     }
 }
 

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     endpoint::PostError,
+    error::Errno,
     flags::Flags,
     one_sided::RemoteStage,
     operation::SendStage,
@@ -28,6 +29,30 @@ const AFTER_CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// for each.
 #[derive(Debug, Default)]
 pub(crate) struct Awaited(Vec<(PeerIndex, Instant)>);
+
+/// What is known of a peer where it cannot be reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Absence {
+    /// When something injected had waited for a connection in vain.
+    pub(super) unanswered: Option<Instant>,
+    /// When something injected was refused last since it could not be reached, and why.
+    refused: Option<(Instant, Errno)>,
+    /// Why it was parted with last.
+    pub(super) parted: Errno,
+}
+
+impl Default for Absence {
+    fn default() -> Self {
+        Absence { unanswered: None, refused: None, parted: Errno::CONNRESET }
+    }
+}
+
+impl Absence {
+    /// It is there.
+    pub(super) fn end(&mut self) {
+        (self.unanswered, self.refused) = (None, None);
+    }
+}
 
 impl<T: Transport> Engine<T> {
     /// Lets leave what was just posted, if it was injected and its peer is being connected. What
@@ -53,7 +78,7 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     fn await_connection(&mut self, peer: PeerIndex) {
-        let before = self.peers[peer as usize].unanswered;
+        let before = self.peers[peer as usize].absence.unanswered;
         if before.is_some_and(|in_vain| in_vain.elapsed() < AFTER_CONNECT_WAIT) {
             return;
         }
@@ -78,7 +103,7 @@ impl<T: Transport> Engine<T> {
             PeerState::Idle => true,
         };
         if in_vain {
-            record.unanswered = Some(Instant::now());
+            record.absence.unanswered = Some(Instant::now());
         }
     }
 
@@ -134,19 +159,19 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     fn find_unreachable(&mut self, peer: PeerIndex) -> Result<(), PostError> {
         let recently = |at: Instant| at.elapsed() < AFTER_CONNECT_WAIT;
-        let refused = self.peers[peer as usize].refused.filter(|&(at, _)| recently(at));
+        let refused = self.peers[peer as usize].absence.refused.filter(|&(at, _)| recently(at));
         self.ensure_connection(peer);
         if refused.is_none() {
             self.await_connection(peer);
         } else if self.has_event() {
             self.take_events();
         }
-        let record = &mut self.peers[peer as usize];
-        if record.state == PeerState::Idle {
-            record.refused = Some((Instant::now(), record.parted));
+        let Peer { state, address, absence, .. } = &mut self.peers[peer as usize];
+        if *state == PeerState::Idle {
+            absence.refused = Some((Instant::now(), absence.parted));
         }
-        match record.refused.filter(|&(at, _)| recently(at)) {
-            Some((_, errno)) => Err(PostError::Unreachable { address: record.address, errno }),
+        match absence.refused.filter(|&(at, _)| recently(at)) {
+            Some((_, errno)) => Err(PostError::Unreachable { address: *address, errno }),
             None => Ok(()),
         }
     }

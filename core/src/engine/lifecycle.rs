@@ -5,14 +5,19 @@ use std::collections::HashSet;
 
 use super::{
     Engine,
-    peer::{CREDIT_FIRST, ONE_SIDED, Peer, PeerState},
+    peer::{ONE_SIDED, Peer, PeerState},
 };
 use crate::{
     address::Address,
     auth_key::ONLY_KEY,
     error::{Cause, Errno},
     operation::Target,
-    protocol::{receive::Posted, remote_access::several::Several, window::PeerWindow},
+    protocol::{
+        credit::SendCredit,
+        receive::Posted,
+        remote_access::{Reads, several::Several},
+        window::PeerWindow,
+    },
     tag_match::{Matcher, STICKY},
     transport::{PeerIndex, Transport, TransportEvent},
     wire::Kind,
@@ -63,14 +68,14 @@ impl<T: Transport> Engine<T> {
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
         record.state = PeerState::Ready;
-        (record.unanswered, record.refused) = (None, None);
-        (record.charged, record.withdrawn) = (0, 0);
+        record.absence.end();
+        record.withdrawn = 0;
         record.window = PeerWindow::default();
-        record.confirms = self.datagrams.is_none() && self.transport.confirms(peer);
-        // Nobody grants credit for datagrams, and nobody waits for it.
-        record.credit = if self.datagrams.is_some() { u64::MAX } else { CREDIT_FIRST };
-        (record.unwritable, record.unfetched, record.registers) = (false, false, false);
-        record.unlendable = None;
+        let is_reliable = self.datagrams.is_none();
+        record.unconfirmed.possible = is_reliable && self.transport.confirms(peer);
+        record.credit = if is_reliable { SendCredit::default() } else { SendCredit::UNBOUNDED };
+        record.copies.note_connected();
+        record.fetches.note_connected();
         if self.context > 0 {
             self.say(peer, Kind::Context, self.context, Vec::new());
         }
@@ -93,8 +98,7 @@ impl<T: Transport> Engine<T> {
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
         (record.withdrawn_by_it, record.has_announced) = (0, false);
-        // It is there.
-        (record.unanswered, record.refused) = (None, None);
+        record.absence.end();
         self.attribute_to_itself(peer);
         self.note_shared_source(peer);
         if self.hears(peer) {
@@ -176,7 +180,7 @@ impl<T: Transport> Engine<T> {
         self.fail_operations(peer, why);
         let record = &mut self.peers[peer as usize];
         record.is_heard = false;
-        record.parted = why.errno;
+        record.absence.parted = why.errno;
         record.give_room_back();
         self.lose(peer, why);
     }
@@ -222,11 +226,10 @@ impl<T: Transport> Engine<T> {
     fn fail_established(&mut self, peer: PeerIndex, why: &Cause) {
         self.unqueue_begun_sends(peer);
         let record = &mut self.peers[peer as usize];
-        record.unconfirmed.clear();
-        record.leaves_after = None;
+        record.unconfirmed.end();
         record.streams.clear();
         record.serving.clear();
-        (record.awaiting, record.reads, record.long_reads) = (0, 0, 0);
+        (record.awaiting, record.reads) = (0, Reads::default());
         self.in_windows -= record.window.under_way;
         record.window = PeerWindow::default();
         let begun: Vec<u32> =

@@ -9,9 +9,13 @@ use crate::{
     address_vector::FI_ADDR_NOTAVAIL,
     auth_key::KeyNumber,
     connection::manager::Control,
-    error::Errno,
+    engine::leaving::Absence,
     protocol::{
-        remote_access::{serve_data::Serving, several::InTheMiddle},
+        confirm::Unconfirmed,
+        credit::{ReceiveFlow, SendCredit},
+        fetch::PeerFetches,
+        remote_access::{Reads, serve_data::Serving, several::InTheMiddle},
+        single_copy::PeerCopies,
         window::PeerWindow,
     },
     tag_match::SourceIndex,
@@ -21,11 +25,6 @@ use crate::{
 
 /// In a peer's queue: the index is one of a one-sided operation.
 pub const ONE_SIDED: u32 = 1 << 31;
-
-/// Credit that a sender may use before the receiver has granted any: both sides
-/// know it, so that the first messages need not wait for the receiver's engine.
-/// Units: bytes.
-pub const CREDIT_FIRST: u64 = 64 << 10;
 
 /// Whether packets can be pushed to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,25 +67,15 @@ pub struct Peer {
     /// There was an operation with a fence (FI_FENCE), maybe before there was a connection: operations
     /// in its window stay behind messages from then on.
     pub fences: bool,
-    /// Packets that were pushed to it may still be lost: see [`crate::protocol::confirm`].
-    pub confirms: bool,
     /// Whether packets can be pushed.
     pub state: PeerState,
-    /// When something injected had waited for a connection in vain: see
-    /// [`super::Engine::let_leave`].
-    pub unanswered: Option<Instant>,
-    /// When something injected was refused last since it could not be reached, and why.
-    pub refused: Option<(Instant, Errno)>,
-    /// Why it was parted with last.
-    pub parted: Errno,
+    /// What is known of it where it cannot be reached.
+    pub absence: Absence,
     /// In the engine's backlog.
     pub in_backlog: bool,
-    /// Credit used so far. Units: bytes.
-    pub charged: u64,
-    /// The credit that the peer has granted us, as last seen. Units: bytes.
-    pub credit: u64,
-    /// The receiving side of credit: what arrived, what was let go, what was
-    /// granted, and when to grant again.
+    /// What we may send to it.
+    pub credit: SendCredit,
+    /// What it may send to us.
     pub flow: ReceiveFlow,
     /// An envelope alone has come from it, which costs no credit, since it has its lane to us.
     pub has_announced: bool,
@@ -115,14 +104,10 @@ pub struct Peer {
     pub streams: VecDeque<u32>,
     /// Sends and one-sided operations that await the receiver's word, or the transport's.
     pub awaiting: u32,
-    /// Sends that wait until it has their packet, which they are with: oldest first.
-    pub unconfirmed: VecDeque<(u32, u32)>,
-    /// It has said goodbye, and is let go when it is known to have this packet.
-    pub leaves_after: Option<u32>,
-    /// Reads and fetching atomics under way.
-    pub reads: u32,
-    /// Those of them that the target serves bit by bit.
-    pub long_reads: u32,
+    /// Packets that were pushed to it and may still be lost.
+    pub unconfirmed: Unconfirmed,
+    /// What is under way that brings its memory to us.
+    pub reads: Reads,
     /// What goes through a window to it.
     pub window: PeerWindow,
     /// Its operation of which more segments are to come.
@@ -139,52 +124,15 @@ pub struct Peer {
     pub withdrawn: u64,
     /// Messages that it has told us it gave up, since the lane from it was made.
     pub withdrawn_by_it: u64,
-    /// Offers open to it, for messages that we read from it: a bit each. And how many there were.
-    pub offers: (u8, u16),
-    /// Messages that are being fetched from it.
-    pub fetches: u32,
-    /// Messages cannot be fetched from it.
-    pub unfetchable: bool,
-    /// It could not fetch a message of ours.
-    pub unfetched: bool,
-    /// The region that cannot be leased to it, as was found last.
-    pub unlendable: Option<u64>,
-    /// It had to register the buffer of the last message of ours that it fetched.
-    pub registers: bool,
-    /// It did not let us read its memory.
-    pub unreadable: bool,
-    /// It did not let us write to its memory.
-    pub unwritable: bool,
+    /// Messages that processors copy between its memory and ours.
+    pub copies: PeerCopies,
+    /// Messages that adapters read.
+    pub fetches: PeerFetches,
     /// When the last operation with it that was timed was over.
     pub served: Option<Instant>,
     /// Long messages from it that are under way: its name and our index. A peer that chooses names
     /// that collide slows its own messages down.
     pub incoming: FxHashMap<u64, u32>,
-}
-
-/// How much payload a peer may send that nobody has asked for yet.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ReceiveFlow {
-    /// Cost of all messages that arrived.
-    pub arrived: u64,
-    /// Once `arrived` passes this, more is granted.
-    pub grant_at: u64,
-    /// Cost of those that wait for a receive.
-    pub held: u64,
-    /// The credit that was granted: `arrived` may not pass it.
-    pub granted: u64,
-    /// What the peer could have made us hold when it was last granted credit.
-    pub window: u64,
-    /// Cost of those that wait for a receive, and came by lanes that have ended.
-    pub left_behind: u64,
-}
-
-impl ReceiveFlow {
-    /// The flow of a lane that was just adopted.
-    pub fn opened() -> Self {
-        let (granted, window) = (CREDIT_FIRST, CREDIT_FIRST);
-        ReceiveFlow { grant_at: CREDIT_FIRST / 2, granted, window, ..ReceiveFlow::default() }
-    }
 }
 
 impl Peer {
@@ -199,19 +147,10 @@ impl Peer {
     pub fn give_room_back(&mut self) {
         self.queue.shrink_to_fit();
         self.streams.shrink_to_fit();
-        self.unconfirmed.shrink_to_fit();
+        self.unconfirmed.give_room_back();
         self.serving.shrink_to_fit();
         self.replies.shrink_to_fit();
         self.incoming.shrink_to_fit();
-    }
-
-    /// Whether it has said goodbye, and what was pushed to it before is confirmed.
-    pub fn has_left(&self) -> bool {
-        let after = |last: u32| {
-            let next = self.unconfirmed.front();
-            next.is_none_or(|&(packet, _)| packet.wrapping_sub(last) as i32 > 0)
-        };
-        self.leaves_after.is_some_and(after)
     }
 
     /// An envelope came from it, which costs no credit.
@@ -232,14 +171,10 @@ impl Peer {
             takes_turns: false,
             fenced: false,
             fences: false,
-            confirms: false,
             state: PeerState::Idle,
-            unanswered: None,
-            refused: None,
-            parted: Errno::CONNRESET,
+            absence: Absence::default(),
             in_backlog: false,
-            charged: 0,
-            credit: CREDIT_FIRST,
+            credit: SendCredit::default(),
             flow: ReceiveFlow::default(),
             has_announced: false,
             heard: u64::MAX,
@@ -254,10 +189,8 @@ impl Peer {
             queue: VecDeque::new(),
             streams: VecDeque::new(),
             awaiting: 0,
-            unconfirmed: VecDeque::new(),
-            leaves_after: None,
-            reads: 0,
-            long_reads: 0,
+            unconfirmed: Unconfirmed::default(),
+            reads: Reads::default(),
             window: PeerWindow::default(),
             several: None,
             late_data: 0,
@@ -266,14 +199,8 @@ impl Peer {
             control: None,
             withdrawn: 0,
             withdrawn_by_it: 0,
-            offers: (0, 0),
-            fetches: 0,
-            unfetchable: false,
-            unfetched: false,
-            unlendable: None,
-            registers: false,
-            unreadable: false,
-            unwritable: false,
+            copies: PeerCopies::default(),
+            fetches: PeerFetches::default(),
             served: None,
             incoming: FxHashMap::default(),
         }

@@ -171,7 +171,7 @@ impl<T: Transport> Engine<T> {
         self.incoming[index].end = wanted;
         let is_readable = remote != 0
             && wanted <= STRETCH
-            && !self.peers[peer as usize].unreadable
+            && !self.peers[peer as usize].copies.unreadable
             && !self.seems_withdrawn(peer)
             && self.transport.can_read_remote(peer);
         if !is_readable {
@@ -185,7 +185,7 @@ impl<T: Transport> Engine<T> {
             self.incoming[index].received = wanted;
             self.is_buffered_now(index, parked);
         } else {
-            self.peers[peer as usize].unreadable |= !withdrawn;
+            self.peers[peer as usize].copies.unreadable |= !withdrawn;
             self.consent(index);
         }
         true

@@ -4,6 +4,8 @@
 //! it then, and says later that the peer's device has it: until then the send has a record, which
 //! fails with its peer.
 
+use std::collections::VecDeque;
+
 use crate::{
     engine::Engine,
     flags::Flags,
@@ -12,6 +14,49 @@ use crate::{
     transport::{PeerIndex, Transport},
     wire::{Head, Kind},
 };
+
+/// Packets that were pushed to a peer and may still be lost.
+#[derive(Debug, Default)]
+pub struct Unconfirmed {
+    /// There may be any.
+    pub possible: bool,
+    /// Sends that wait until the peer has their packet, which they are with: oldest first.
+    sends: VecDeque<(u32, u32)>,
+    /// It has said goodbye, and is let go when it is known to have this packet.
+    leaves_after: Option<u32>,
+}
+
+impl Unconfirmed {
+    /// Nothing waits, nor does the peer's goodbye.
+    pub fn is_over(&self) -> bool {
+        self.sends.is_empty() && self.leaves_after.is_none()
+    }
+
+    /// Nobody waits for what it has any more.
+    pub fn forget_sends(&mut self) {
+        self.sends.clear();
+    }
+
+    /// The connection is over.
+    pub fn end(&mut self) {
+        self.sends.clear();
+        self.leaves_after = None;
+    }
+
+    /// Gives back memory that is not used.
+    pub fn give_room_back(&mut self) {
+        self.sends.shrink_to_fit();
+    }
+
+    /// Whether the peer has said goodbye, and what was pushed to it before is confirmed.
+    fn has_left(&self) -> bool {
+        let after = |last: u32| {
+            let next = self.sends.front();
+            next.is_none_or(|&(packet, _)| packet.wrapping_sub(last) as i32 > 0)
+        };
+        self.leaves_after.is_some_and(after)
+    }
+}
 
 /// Whether a send is complete as soon as its buffer is free: it says so, or there is no completion
 /// that could be too early, nor a counter, and none is asked for that could be an error.
@@ -25,7 +70,8 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     pub(crate) fn confirms(&self, peer: PeerIndex, flags: Flags) -> bool {
         let counter = &self.setup.transmit.counter;
-        self.peers[peer as usize].confirms && !needs_no_confirmation(flags, counter.is_some())
+        self.peers[peer as usize].unconfirmed.possible
+            && !needs_no_confirmation(flags, counter.is_some())
     }
 
     /// Whether a send of which all leaves unasked is over when its last packet is confirmed.
@@ -49,10 +95,10 @@ impl<T: Transport> Engine<T> {
         self.sends[index].stage = SendStage::AwaitConfirmation;
         let record = &mut self.peers[peer as usize];
         record.awaiting += 1;
-        if record.unconfirmed.is_empty() {
+        if record.unconfirmed.sends.is_empty() {
             self.confirming.push(peer);
         }
-        record.unconfirmed.push_back((self.transport.pushed(peer), index));
+        record.unconfirmed.sends.push_back((self.transport.pushed(peer), index));
     }
 
     /// Completes what peers have. Returns whether there was anything.
@@ -79,10 +125,10 @@ impl<T: Transport> Engine<T> {
                 break;
             };
             moved |= self.take_known_of(peer);
-            if self.peers[peer as usize].has_left() {
+            if self.peers[peer as usize].unconfirmed.has_left() {
                 self.peer_closed(peer);
             }
-            if self.peers[peer as usize].unconfirmed.is_empty() {
+            if self.peers[peer as usize].unconfirmed.sends.is_empty() {
                 self.confirming.swap_remove(self.next_confirming);
             } else {
                 self.next_confirming += 1;
@@ -100,11 +146,11 @@ impl<T: Transport> Engine<T> {
     fn take_known_of(&mut self, peer: PeerIndex) -> bool {
         let confirmed = self.transport.confirmed(peer);
         let mut moved = false;
-        while let Some(&(packet, index)) = self.peers[peer as usize].unconfirmed.front()
+        while let Some(&(packet, index)) = self.peers[peer as usize].unconfirmed.sends.front()
             && confirmed.wrapping_sub(packet) as i32 >= 0
         {
             let record = &mut self.peers[peer as usize];
-            record.unconfirmed.pop_front();
+            record.unconfirmed.sends.pop_front();
             record.awaiting -= 1;
             self.finish_send(index);
             moved = true;
@@ -133,9 +179,9 @@ impl<T: Transport> Engine<T> {
             // What ends its lane is known, and comes next.
             return;
         }
-        let record = &mut self.peers[peer as usize];
-        match record.unconfirmed.back() {
-            Some(&(last, _)) => record.leaves_after = Some(last),
+        let Unconfirmed { sends, leaves_after, .. } = &mut self.peers[peer as usize].unconfirmed;
+        match sends.back() {
+            Some(&(last, _)) => *leaves_after = Some(last),
             None => self.peer_closed(peer),
         }
     }

@@ -11,41 +11,93 @@
 //! of that, who has left some behind and is back is heard as far as it is asked for.
 
 use crate::{
-    engine::{
-        Engine,
-        peer::{CREDIT_FIRST, ReceiveFlow},
-    },
+    engine::Engine,
     operation::Unexpected,
     tag_match::SourceIndex,
     transport::{PeerIndex, Transport},
+    wire::ENVELOPE_COST,
 };
+
+/// Credit that a sender may use before the receiver has granted any: both sides
+/// know it, so that the first messages need not wait for the receiver's engine.
+/// Units: bytes.
+pub const CREDIT_FIRST: u64 = 64 << 10;
 
 /// The window that lets a stream run: more than a sender can have under way in
 /// its lane and chunks, since without credit it falls back to envelopes. Units:
 /// bytes.
 const CREDIT_STREAM: u64 = 4 << 20;
 
+/// How much payload a peer lets us send that it has not asked for. Units: bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct SendCredit {
+    /// What was used so far.
+    pub charged: u64,
+    /// What the peer has granted, as last seen.
+    granted: u64,
+}
+
+impl Default for SendCredit {
+    fn default() -> Self {
+        SendCredit { charged: 0, granted: CREDIT_FIRST }
+    }
+}
+
+impl SendCredit {
+    /// Of whoever receives datagrams: nobody grants credit for them, and nobody waits for it.
+    pub const UNBOUNDED: SendCredit = SendCredit { charged: 0, granted: u64::MAX };
+
+    #[inline(always)]
+    fn covers(&self, cost: u64) -> bool {
+        self.charged + cost <= self.granted
+    }
+}
+
+/// How much payload a peer may send that nobody has asked for yet. Units: bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReceiveFlow {
+    /// Cost of all messages that arrived.
+    pub arrived: u64,
+    /// Once `arrived` passes this, more is granted.
+    grant_at: u64,
+    /// Cost of those that wait for a receive.
+    pub held: u64,
+    /// The credit that was granted: `arrived` may not pass it.
+    granted: u64,
+    /// What the peer could have made us hold when it was last granted credit.
+    window: u64,
+    /// Cost of those that wait for a receive, and came by lanes that have ended.
+    left_behind: u64,
+}
+
+impl ReceiveFlow {
+    /// The flow of a lane that was just adopted.
+    fn opened() -> Self {
+        let (granted, window) = (CREDIT_FIRST, CREDIT_FIRST);
+        ReceiveFlow { grant_at: CREDIT_FIRST / 2, granted, window, ..ReceiveFlow::default() }
+    }
+}
+
 impl<T: Transport> Engine<T> {
     /// Whether `peer` has granted us `cost` bytes more.
     #[inline(always)]
     pub(crate) fn has_credit(&mut self, peer: PeerIndex, cost: u64) -> bool {
-        let record = &self.peers[peer as usize];
-        record.charged + cost <= record.credit || self.look_for_credit(peer, cost)
+        self.peers[peer as usize].credit.covers(cost) || self.look_for_credit(peer, cost)
     }
 
     #[cold]
     #[inline(never)]
     fn look_for_credit(&mut self, peer: PeerIndex, cost: u64) -> bool {
-        let credit = self.transport.credit(peer);
-        let record = &mut self.peers[peer as usize];
-        record.credit = record.credit.max(credit);
-        record.charged + cost <= record.credit
+        let granted = self.transport.credit(peer);
+        let known = &mut self.peers[peer as usize].credit;
+        known.granted = known.granted.max(granted);
+        known.covers(cost)
     }
 
     /// How much of a message's prefix our credit at `peer` allows: a whole
     /// envelope and some payload, or nothing.
     pub(crate) fn prefix_within_credit(&mut self, peer: PeerIndex, wanted: usize) -> usize {
-        let cost = wanted as u64 + crate::wire::ENVELOPE_COST;
+        let cost = wanted as u64 + ENVELOPE_COST;
         if self.has_credit(peer, cost) { wanted } else { 0 }
     }
 
@@ -126,9 +178,9 @@ impl<T: Transport> Engine<T> {
         }
         self.windows += flow.window;
         let record = &mut self.peers[peer as usize];
-        (record.flow, record.unreadable, record.offers.0) = (flow, false, 0);
-        // What it may reach is asked of the way that it comes by, which is known now.
-        (record.unfetchable, record.unlendable) = (false, None);
+        record.flow = flow;
+        record.copies.note_heard();
+        record.fetches.note_heard();
     }
 
     /// The lane from `peer` is gone, and nothing more arrives in its flow. What it left behind

@@ -7,13 +7,11 @@
 
 use crate::{
     endpoint::PostError,
-    engine::{
-        Engine,
-        peer::{CREDIT_FIRST, PeerState},
-    },
+    engine::{Engine, peer::PeerState},
     memory::Pieces,
     operation::{Copied, SendOperation, SendPost, in_one_piece},
     protocol::{
+        credit::CREDIT_FIRST,
         members::{HeldForMembers, Listed},
         multicast::Group,
     },

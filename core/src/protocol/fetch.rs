@@ -57,6 +57,34 @@ impl Fetch {
     }
 }
 
+/// What is known of that between a peer and us.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PeerFetches {
+    /// Messages that are being fetched from it.
+    under_way: u32,
+    /// Messages cannot be fetched from it.
+    impossible: bool,
+    /// It could not fetch a message of ours.
+    pub refused: bool,
+    /// It had to register the buffer of the last message of ours that it fetched.
+    registers: bool,
+    /// The region that cannot be leased to it, as was found last.
+    unlendable: Option<u64>,
+}
+
+impl PeerFetches {
+    /// There is a new lane to it.
+    pub fn note_connected(&mut self) {
+        (self.refused, self.registers, self.unlendable) = (false, false, None);
+    }
+
+    /// There is a new lane from it: what it may reach is asked of the way that it comes by, which is
+    /// known now.
+    pub fn note_heard(&mut self) {
+        (self.impossible, self.unlendable) = (false, None);
+    }
+}
+
 /// What becomes of an attempt to ask for the rest of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -90,9 +118,9 @@ impl<T: Transport> Engine<T> {
         let Some(LoanWorth { alone, registered }) = self.transport.lends_to(peer) else {
             return false;
         };
-        let record = &self.peers[peer as usize];
-        let least = if streaming && !record.registers { registered.min(alone) } else { alone };
-        if record.unfetched || !(least..=LENGTH_MAX).contains(&message.len()) {
+        let PeerFetches { registers, refused, .. } = self.peers[peer as usize].fetches;
+        let least = if streaming && !registers { registered.min(alone) } else { alone };
+        if refused || !(least..=LENGTH_MAX).contains(&message.len()) {
             return false;
         }
         let lent = self.lend_registered(peer, index, message).or_else(|| {
@@ -107,7 +135,8 @@ impl<T: Transport> Engine<T> {
     fn lend_registered(&mut self, peer: PeerIndex, index: u32, message: Piece) -> Option<Loan> {
         let key = self.sends[index].region?.key();
         // A key that is ours to give is for those whom the application tells of it.
-        if self.regions.keys_are_secret() || self.peers[peer as usize].unlendable == Some(key) {
+        let PeerFetches { unlendable, .. } = self.peers[peer as usize].fetches;
+        if self.regions.keys_are_secret() || unlendable == Some(key) {
             return None;
         }
         let region = self.regions.find(key).ok()?.clone();
@@ -117,7 +146,7 @@ impl<T: Transport> Engine<T> {
         let lease = self.lease_of(peer, &region).filter(|lease| lease.access.read);
         if lease.is_none() {
             // To try it again for each message could take long.
-            self.peers[peer as usize].unlendable = Some(key);
+            self.peers[peer as usize].fetches.unlendable = Some(key);
         }
         lease.map(|lease| Loan::leased(&lease))
     }
@@ -141,7 +170,7 @@ impl<T: Transport> Engine<T> {
     /// A peer has all of a message of ours, and says in `word` how it came by it.
     pub(crate) fn note_fetched(&mut self, peer: PeerIndex, index: u32, word: u64) {
         if self.sends[index].lent.is_some() {
-            self.peers[peer as usize].registers = word & wire::REGISTERED != 0;
+            self.peers[peer as usize].fetches.registers = word & wire::REGISTERED != 0;
         }
     }
 
@@ -155,7 +184,7 @@ impl<T: Transport> Engine<T> {
             return false;
         }
         incoming.end = incoming.total.min(room);
-        self.peers[incoming.peer as usize].fetches += 1;
+        self.peers[incoming.peer as usize].fetches.under_way += 1;
         self.in_windows += 1;
         self.fetches.push(index);
         // Behind others it waits for its turn.
@@ -255,7 +284,7 @@ impl<T: Transport> Engine<T> {
     /// Whether there is a window to `peer`: it is asked for where there is none.
     fn look_for_window(&mut self, peer: PeerIndex) -> Step {
         let record = &self.peers[peer as usize];
-        if record.unfetchable {
+        if record.fetches.impossible {
             return Step::Parts;
         }
         if record.state != PeerState::Ready {
@@ -295,13 +324,13 @@ impl<T: Transport> Engine<T> {
         self.fetches.retain(|&waiting| waiting != index);
         let incoming = &mut self.incoming[index];
         let record = &mut self.peers[incoming.peer as usize];
-        record.fetches -= 1;
+        record.fetches.under_way -= 1;
         self.in_windows -= 1;
         if incoming.fetch.failed {
             if incoming.fetch.withdrawn {
                 return self.lose_withdrawn(index);
             }
-            record.unfetchable = true;
+            record.fetches.impossible = true;
             return self.consent(index);
         }
         incoming.received = incoming.end;
@@ -311,7 +340,7 @@ impl<T: Transport> Engine<T> {
     /// Gives up what is being fetched from a peer: the adapter writes to no buffer for it when
     /// this returns.
     pub(crate) fn forget_fetches(&mut self, peer: PeerIndex) {
-        let fetches = std::mem::take(&mut self.peers[peer as usize].fetches);
+        let fetches = std::mem::take(&mut self.peers[peer as usize].fetches.under_way);
         if fetches == 0 {
             return;
         }
@@ -340,7 +369,7 @@ impl<T: Transport> Engine<T> {
             return false;
         }
         self.fetches.retain(|&waiting| waiting != index);
-        self.peers[peer as usize].fetches -= 1;
+        self.peers[peer as usize].fetches.under_way -= 1;
         self.in_windows -= 1;
         true
     }
@@ -351,7 +380,7 @@ impl<T: Transport> Engine<T> {
         let start = Instant::now();
         let is_shared = |engine: &Self| {
             let record = &engine.peers[peer as usize];
-            record.fetches > 0 && record.window.under_way > 0
+            record.fetches.under_way > 0 && record.window.under_way > 0
         };
         while is_shared(self) && start.elapsed() < WINDOW_WAIT {
             self.take_finished();

@@ -58,7 +58,7 @@ impl<T: Transport> Engine<T> {
         self.unqueue_begun_sends(peer);
         let (record, sends) = (&mut self.peers[peer as usize], &self.sends);
         record.streams.clear();
-        record.unconfirmed.clear();
+        record.unconfirmed.forget_sends();
         let awaits = |&&send: &&u32| sends[send].stage != SendStage::Prefix;
         record.awaiting -= begun.iter().filter(awaits).count() as u32;
     }

@@ -354,7 +354,7 @@ impl<T: Transport> Engine<T> {
         }
         send.until = to as usize;
         // Whoever asks for parts does not fetch it.
-        self.peers[peer as usize].unfetched |= send.lent.take().is_some();
+        self.peers[peer as usize].fetches.refused |= send.lent.take().is_some();
         match send.stage {
             SendStage::AwaitConsent if from == to => send.stage = SendStage::AwaitFinish,
             SendStage::AwaitConsent => self.stream_on(peer, index, from),

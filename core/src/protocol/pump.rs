@@ -220,7 +220,7 @@ impl<T: Transport> Engine<T> {
         if !self.transport.push(peer, head, tag, &words[..count], piece) {
             return false;
         }
-        self.peers[peer as usize].charged += cost;
+        self.peers[peer as usize].credit.charged += cost;
         self.leave_queue(peer, index, false);
         true
     }
@@ -268,7 +268,7 @@ impl<T: Transport> Engine<T> {
             return false;
         }
         if prefix > 0 {
-            self.peers[peer as usize].charged += prefix as u64 + ENVELOPE_COST;
+            self.peers[peer as usize].credit.charged += prefix as u64 + ENVELOPE_COST;
         }
         self.peers[peer as usize].window.longs += 1;
         let send = &mut self.sends[index];

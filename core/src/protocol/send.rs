@@ -80,12 +80,12 @@ impl<T: Transport> Engine<T> {
         }
         let cost = piece.len() as u64 + ENVELOPE_COST;
         let record = &self.peers[peer as usize];
-        let (clear, confirms) = (record.clear, record.confirms);
+        let (clear, confirms) = (record.clear, record.unconfirmed.possible);
         if !self.has_credit(peer, cost) || confirms && self.confirms(peer, post.flags) {
             return self.send_queued(peer, set_down(post));
         }
         if clear && self.push_eager(peer, &post, piece) {
-            self.peers[peer as usize].charged += cost;
+            self.peers[peer as usize].credit.charged += cost;
             self.report_sent(post.flags, post.context, post.attachment.and_then(Option::take));
             return Ok(());
         }
@@ -120,7 +120,7 @@ impl<T: Transport> Engine<T> {
             return false;
         }
         let record = &mut self.peers[peer as usize];
-        record.charged += cost;
+        record.credit.charged += cost;
         record.note_send();
         true
     }
@@ -142,7 +142,7 @@ impl<T: Transport> Engine<T> {
             && self.has_credit(peer, piece.len() as u64 + ENVELOPE_COST)
             && self.push_eager(peer, &post, piece)
         {
-            self.peers[peer as usize].charged += piece.len() as u64 + ENVELOPE_COST;
+            self.peers[peer as usize].credit.charged += piece.len() as u64 + ENVELOPE_COST;
             self.report_sent(
                 post.flags,
                 post.context,
@@ -184,7 +184,7 @@ impl<T: Transport> Engine<T> {
         if record.takes_turns && record.is_open() {
             self.check_place(peer)?;
             if self.push_eager(peer, &post, piece) {
-                self.peers[peer as usize].charged += piece.len() as u64 + ENVELOPE_COST;
+                self.peers[peer as usize].credit.charged += piece.len() as u64 + ENVELOPE_COST;
                 let attachment = post.attachment.and_then(Option::take);
                 self.report_sent_behind(peer, post.flags, post.context, attachment);
                 return Ok(());

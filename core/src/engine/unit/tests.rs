@@ -194,7 +194,7 @@ fn a_drain_waits_once() {
     }
     unit.release();
     let in_vain = |engine: &mut Engine<_>| {
-        engine.peers.iter().map(|peer| peer.unanswered).collect::<Option<Vec<_>>>()
+        engine.peers.iter().map(|peer| peer.absence.unanswered).collect::<Option<Vec<_>>>()
     };
     let in_vain = unit.with(in_vain).unwrap().expect("each was waited for");
     let (first, last) = (in_vain[0], in_vain[PEERS - 1]);
@@ -228,7 +228,7 @@ fn what_is_left_while_a_drain_waits_is_taken_meanwhile() {
             from.endpoint.send(vec![2; 8], peer, 1).unwrap();
             until_all_is_taken()
         });
-        let in_vain = unit.with(|engine| engine.peers[0].unanswered).unwrap();
+        let in_vain = unit.with(|engine| engine.peers[0].absence.unanswered).unwrap();
         in_vain.is_some_and(|in_vain| taken < in_vain)
     };
     // Once is enough: this thread may be kept away for as long as the other waits.

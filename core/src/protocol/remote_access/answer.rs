@@ -135,8 +135,7 @@ impl<T: Transport> Engine<T> {
         }
         let asks = matches!(operation.stage, RemoteStage::Doubtful | RemoteStage::Asked);
         if operation.action.fetches() && !asks {
-            record.reads -= 1;
-            record.long_reads -= u32::from(operation.is_long_read());
+            record.reads.note_over(&operation);
         }
         if !record.queue.is_empty() {
             self.note_backlog(operation.peer);

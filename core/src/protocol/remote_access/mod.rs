@@ -24,7 +24,7 @@ pub mod several;
 use crate::{
     engine::Engine,
     one_sided::{Action, RemoteOperation},
-    transport::{Arrival, PeerIndex, Transport},
+    transport::{Arrival, Transport},
     wire::Kind,
 };
 
@@ -37,6 +37,37 @@ pub const READS_MAX: usize = 256;
 /// Segments of them.
 const SERVING_MAX: usize = READS_MAX * crate::one_sided::RMA_IOV_LIMIT;
 
+/// Operations under way that bring a peer's memory to us: reads, and atomics that fetch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reads {
+    all: u32,
+    /// Those that the target serves bit by bit.
+    long: u32,
+}
+
+impl Reads {
+    #[inline(always)]
+    fn note_begun(&mut self, operation: &RemoteOperation) {
+        self.all += 1;
+        self.long += u32::from(operation.is_long_read());
+    }
+
+    #[inline(always)]
+    fn note_over(&mut self, operation: &RemoteOperation) {
+        self.all -= 1;
+        self.long -= u32::from(operation.is_long_read());
+    }
+
+    /// Whether another operation waits for some of these to come to their end.
+    #[inline(always)]
+    fn hold_up(&self, operation: &RemoteOperation) -> bool {
+        let too_many = operation.action.fetches() && self.all as usize >= READS_MAX;
+        // What is being read must not change before it has all left the target.
+        let changes = operation.action != Action::Read && self.long > 0;
+        too_many || changes
+    }
+}
+
 impl RemoteOperation {
     /// Whether the target serves it bit by bit.
     fn is_long_read(&self) -> bool {
@@ -45,16 +76,6 @@ impl RemoteOperation {
 }
 
 impl<T: Transport> Engine<T> {
-    /// Whether `operation` must wait for others of its peer to come to their end.
-    #[inline(always)]
-    fn must_wait(&self, peer: PeerIndex, operation: &RemoteOperation) -> bool {
-        let record = &self.peers[peer as usize];
-        let too_many = operation.action.fetches() && record.reads as usize >= READS_MAX;
-        // What is being read must not change before it has all left the target.
-        let changes = operation.action != Action::Read && record.long_reads > 0;
-        too_many || changes
-    }
-
     /// Whether the packet is taken.
     #[inline(never)]
     pub(crate) fn arrive_one_sided(&mut self, arrival: Arrival) -> bool {

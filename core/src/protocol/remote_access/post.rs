@@ -75,7 +75,8 @@ impl<T: Transport> Engine<T> {
         let mut clear = self.peers[peer as usize].clear;
         let is_fenced = operation.flags.contains(Flags::FENCE);
         let is_behind = self.peers[peer as usize].fenced;
-        let mut waits = is_fenced || is_behind || self.must_wait(peer, &operation);
+        let mut waits =
+            is_fenced || is_behind || self.peers[peer as usize].reads.hold_up(&operation);
         let index = self.remotes.insert(operation);
         if is_fenced {
             self.note_fence(peer, Earlier::OneSided(self.remotes.name(index)));

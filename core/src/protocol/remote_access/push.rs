@@ -63,7 +63,7 @@ impl<T: Transport> Engine<T> {
             let fenced = operation.flags.contains(Flags::FENCE);
             let record = &self.peers[peer as usize];
             if fenced && record.has_unfinished()
-                || self.must_wait(peer, operation)
+                || record.reads.hold_up(operation)
                 || record.fenced
                     && self.is_behind_a_fence(peer, Earlier::OneSided(self.remotes.name(index)))
             {
@@ -122,8 +122,7 @@ impl<T: Transport> Engine<T> {
         let operation = &mut self.remotes[index];
         let record = &mut self.peers[peer as usize];
         if operation.stage == RemoteStage::Queued && operation.action.fetches() {
-            record.reads += 1;
-            record.long_reads += u32::from(operation.is_long_read());
+            record.reads.note_begun(operation);
         }
         operation.sent += length;
         operation.stage = RemoteStage::Leaving;

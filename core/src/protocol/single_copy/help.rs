@@ -66,7 +66,7 @@ impl<T: Transport> Engine<T> {
         let Some(help) = help.filter(|_| offered && contiguous && bearable) else {
             return self.violation(peer, "it offered a share of what it cannot have");
         };
-        if self.peers[peer as usize].unwritable {
+        if self.peers[peer as usize].copies.unwritable {
             return;
         }
         let (wanted, block) = (wanted as usize, block as usize);
@@ -116,7 +116,7 @@ impl<T: Transport> Engine<T> {
             // Who makes no other call for long says now that it is done.
             let is_over = claims.is_none_or(|claims| helping.help.is_over(claims));
             if !written {
-                self.peers[peer as usize].unwritable = true;
+                self.peers[peer as usize].copies.unwritable = true;
                 return Step::Over;
             }
             helping.written_from = from;

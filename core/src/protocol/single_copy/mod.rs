@@ -35,6 +35,31 @@ impl Copies {
     }
 }
 
+/// What is known of that between a peer and us.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PeerCopies {
+    /// Offers open to it, for messages that we read from it: a bit each.
+    offered: u8,
+    /// How many offers there were.
+    generation: u16,
+    /// It did not let us read its memory.
+    pub unreadable: bool,
+    /// It did not let us write to its memory.
+    unwritable: bool,
+}
+
+impl PeerCopies {
+    /// There is a new lane to it.
+    pub fn note_connected(&mut self) {
+        self.unwritable = false;
+    }
+
+    /// There is a new lane from it.
+    pub fn note_heard(&mut self) {
+        (self.unreadable, self.offered) = (false, 0);
+    }
+}
+
 /// Bytes that one poll copies of a message at most, so that the poll stays short.
 pub(crate) const STRETCH: usize = 1 << 20;
 

@@ -77,7 +77,7 @@ impl<T: Transport> Engine<T> {
         let Target::Receive { room, .. } = incoming.target else {
             return false;
         };
-        let denied = self.peers[peer as usize].unreadable;
+        let denied = self.peers[peer as usize].copies.unreadable;
         if incoming.remote == 0 || denied || !self.transport.can_read_remote(peer) {
             return false;
         }
@@ -212,7 +212,7 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     fn fall_back(&mut self, mut pull: Pull) {
         // Memory that was given back need not be there any more; that says nothing of other.
-        self.peers[pull.peer as usize].unreadable |= !self.is_withdrawn(pull.peer);
+        self.peers[pull.peer as usize].copies.unreadable |= !self.is_withdrawn(pull.peer);
         pull.unreadable = true;
         if let Some(share) = &mut pull.share {
             let claims = self.transport.claims_from(pull.peer);
@@ -240,7 +240,7 @@ impl<T: Transport> Engine<T> {
         let least = if sender_waits { SHARED_MIN } else { SHARED_STREAMING_MIN };
         let piece = self.receives[receive].pieces.view().contiguous(start, end);
         let record = &mut self.peers[peer as usize];
-        let slot = record.offers.0.trailing_ones() as usize;
+        let slot = record.copies.offered.trailing_ones() as usize;
         // Blocks are counted from the first byte, so all of it has to be wanted.
         let free = record.awaiting == 0 && slot < CLAIMS && received == 0;
         let worth = free && end >= least && piece.len() == end;
@@ -250,8 +250,9 @@ impl<T: Transport> Engine<T> {
         }
         let claims = self.transport.claims_from(peer)?;
         let block = end.div_ceil(BLOCKS).next_multiple_of(BLOCK_MIN).min(STRETCH);
-        let generation = record.offers.1.wrapping_add(1);
-        record.offers = (record.offers.0 | 1 << slot, generation);
+        let generation = record.copies.generation.wrapping_add(1);
+        (record.copies.offered, record.copies.generation) =
+            (record.copies.offered | 1 << slot, generation);
         let offer = Offer::open(claims, slot, generation, end.div_ceil(block) as u32);
         let claim = u64::from(generation) << 8 | slot as u64;
         let words = [claim, piece.as_ptr() as u64, end as u64, block as u64];
@@ -261,7 +262,7 @@ impl<T: Transport> Engine<T> {
 
     fn end_share(&mut self, pull: &mut Pull) {
         if let Some(share) = pull.share.take() {
-            self.peers[pull.peer as usize].offers.0 &= !(1 << share.offer.slot());
+            self.peers[pull.peer as usize].copies.offered &= !(1 << share.offer.slot());
         }
     }
 

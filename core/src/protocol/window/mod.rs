@@ -120,7 +120,7 @@ impl PeerWindow {
 
 impl Peer {
     fn epoch(&self) -> Epoch {
-        (self.charged, self.window.longs)
+        (self.credit.charged, self.window.longs)
     }
 
     /// The last packet of an operation has left.
