@@ -89,7 +89,15 @@ pub fn describe(pep: u64, found: &info::Info) -> Result<Option<*mut Info>, Failu
     let Some(passive) = known.listeners.get(&(pep as usize)).cloned() else {
         return Ok(None);
     };
-    let info = answer::whole(found)?;
+    let info = match answer::whole(found) {
+        Ok(info) => info,
+        Err(error) => {
+            drop(known);
+            // Nobody learns of it now: who asked is not to wait for an answer.
+            passive.reject(found.handle, &[]).ok();
+            return Err(error);
+        }
+    };
     let fid = object::fid::<FidRequest>(class::CONNREQ, std::ptr::null_mut());
     let handle = object::create(FidRequest { fid }, State);
     known.requests.insert(handle as usize, Request { passive, number: found.handle });
@@ -99,11 +107,11 @@ pub fn describe(pep: u64, found: &info::Info) -> Result<Option<*mut Info>, Failu
 }
 
 /// What an endpoint that has a peer can be opened from.
-pub enum Origin<'a> {
+pub enum Origin {
     /// Nothing: it connects.
     None,
     /// A passive endpoint that it takes over.
-    Passive(&'a PassiveEndpoint),
+    Passive(Arc<PassiveEndpoint>),
     /// A request that it can accept, and its handle.
     Request(ConnectionRequest<Provider>, Handle),
 }
@@ -140,19 +148,23 @@ impl Handle {
     }
 }
 
-impl Origin<'_> {
+impl Origin {
     /// What a handle in an info stands for. A request is taken: for no other endpoint. If it is over,
     /// since its caller is gone, so is its handle: who finds that has nothing left to reject.
     ///
-    /// # Safety
-    /// The handle is null or points to a passive endpoint or a request for a connection.
-    pub unsafe fn of(handle: *mut Fid) -> Result<Self, Failure> {
-        if handle.is_null() {
+    /// It is looked up, and not looked at: of an answered request, or of one whose passive endpoint
+    /// was closed, nothing may be left.
+    pub fn of(object: *mut Fid) -> Result<Self, Failure> {
+        if object.is_null() {
             return Ok(Origin::None);
         }
-        let Some(handle) = Handle::of(handle) else {
-            // SAFETY: the caller vouches for it.
-            return Ok(Origin::Passive(unsafe { object::checked::<FidPep>(handle) }?.passive()));
+        let Some(handle) = Handle::of(object) else {
+            let open = KNOWN.lock().listeners.get(&(object as usize)).cloned();
+            return open.map(Origin::Passive).ok_or_else(|| {
+                let reason =
+                    "the info's handle is no open passive endpoint, and no request that waits";
+                Failure::new(Errno::INVAL, reason)
+            });
         };
         let Request { passive, number } = &handle.request;
         match passive.take(*number) {

@@ -439,7 +439,11 @@ unsafe extern "C" fn strerror(
 ) -> *const c_char {
     // SAFETY: C passes an open queue, and a buffer of that length or null.
     unsafe {
-        let errors = object::state(eq).errors.lock().unwrap_or_else(PoisonError::into_inner);
+        // The lock may be held for ever in a forked child: by a thread that it does not have.
+        let Ok(state) = object::owned(eq) else {
+            return Reasons::default().tell(prov_errno, buffer, length);
+        };
+        let errors = state.errors.lock().unwrap_or_else(PoisonError::into_inner);
         errors.1.tell(prov_errno, buffer, length)
     }
 }

@@ -104,8 +104,8 @@ pub struct RcProvider<V: Verbs> {
     default_ip: IpAddr,
     auth_key: Vec<u8>,
     connect_by: ConnectBy,
-    /// Opened for the first endpoint that uses it; none: there is none, and why was logged.
-    manager: OnceLock<Option<Arc<V::Manager>>>,
+    /// Opened for the first endpoint that uses it.
+    manager: OnceLock<Arc<V::Manager>>,
     connect_timeout: Duration,
     confirm_wait: Duration,
     peer_timeout: Duration,
@@ -177,16 +177,19 @@ impl<V: Verbs> RcProvider<V> {
         })
     }
 
-    /// The connection manager, where there is one.
+    /// The connection manager, where there is one. Where there is none now, for want of descriptors say, the
+    /// next endpoint may have one.
     fn manager(&self) -> Option<Arc<V::Manager>> {
-        let open = || match self.device.open_manager() {
-            Ok(manager) => Some(Arc::new(manager)),
+        if let Some(manager) = self.manager.get() {
+            return Some(manager.clone());
+        }
+        match self.device.open_manager() {
+            Ok(manager) => Some(self.manager.get_or_init(|| Arc::new(manager)).clone()),
             Err(error) => {
                 tracing::info!("connections are made over TCP: {error}");
                 None
             }
-        };
-        self.manager.get_or_init(open).clone()
+        }
     }
 
     /// Whether the connection manager is to make the connections of such an endpoint.

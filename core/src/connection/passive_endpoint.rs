@@ -137,6 +137,9 @@ impl<P: Provider> PassiveEndpoint<P> {
         if state.transport.is_none() {
             return Err(ConnectionError::Gone);
         }
+        if self.provider.forked() {
+            return Err(OpenError::ForkedChild.into());
+        }
         let address = address.or(state.address);
         if address != state.address {
             let transport = self.provider.open_as(opening(&self.info, Some(address)));

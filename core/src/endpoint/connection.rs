@@ -24,6 +24,10 @@ impl<P: Provider> Endpoint<P> {
         options: EndpointOptions,
         request: ConnectionRequest<P>,
     ) -> Result<Arc<Self>, OpenError> {
+        if domain.provider().forked() {
+            request.give_back();
+            return Err(OpenError::ForkedChild);
+        }
         // The port that it goes by is its listener's, who has it.
         let address = options.address.map(|address| address.with_port(0));
         let options = EndpointOptions { connected: true, address, ..options };

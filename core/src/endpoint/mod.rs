@@ -121,7 +121,12 @@ impl<P: Provider> Endpoint<P> {
         request: Option<ConnectionRequest<P>>,
         seat: Option<Seat<P>>,
     ) -> Result<Arc<Self>, OpenError> {
-        domain.uses().bind().map_err(|_| OpenError::Closed)?;
+        if domain.uses().bind().is_err() {
+            if let Some(request) = request {
+                request.give_back();
+            }
+            return Err(OpenError::Closed);
+        }
         if options.datagrams {
             options.capabilities &= DATAGRAM_CAPS;
         } else {

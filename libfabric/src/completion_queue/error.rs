@@ -115,7 +115,11 @@ pub unsafe extern "C" fn describe(
 ) -> *const c_char {
     // SAFETY: C passes an open queue, and a buffer of that length or null.
     unsafe {
-        let kept = object::state(cq).errors.lock().unwrap_or_else(PoisonError::into_inner);
+        // The lock may be held for ever in a forked child: by a thread that it does not have.
+        let Ok(state) = object::owned(cq) else {
+            return Reasons::default().tell(prov_errno, buffer, length);
+        };
+        let kept = state.errors.lock().unwrap_or_else(PoisonError::into_inner);
         kept.reasons.tell(prov_errno, buffer, length)
     }
 }

@@ -65,13 +65,10 @@ pub unsafe extern "C" fn open_with_flags(
         parent.settle(&mut info)?;
         let in_use = Use::of(&parent.uses)?;
         if let Some(kind) = SocketKind::of(info.endpoint.kind) {
-            // SAFETY: as above.
-            *place =
-                unsafe { socket_endpoint::open(&parent.domain, kind, &info, context, in_use) }?;
+            *place = socket_endpoint::open(&parent.domain, kind, &info, context, in_use)?;
             return Ok(());
         }
-        // SAFETY: as above.
-        let (endpoint, request) = unsafe { open_core(&parent.domain, &info, context) }?;
+        let (endpoint, request) = open_core(&parent.domain, &info, context)?;
         let opened = (endpoint, DescriptorLists::of(parent.version));
         *place = create_for(class::EP, context, opened, &info, in_use, Request::of(request));
         Ok(())
@@ -121,10 +118,7 @@ pub fn options_with(info: &info::Info, context: *mut c_void) -> EndpointOptions 
 }
 
 /// A connected endpoint may have a handle: what it is opened from.
-///
-/// # Safety
-/// `info.handle` is null or points to a passive endpoint or a request for a connection.
-unsafe fn open_core(
+fn open_core(
     domain: &Arc<Domain>,
     info: &info::Info,
     context: *mut c_void,
@@ -138,10 +132,9 @@ unsafe fn open_core(
         let reason = "the domain was opened with FI_THREAD_DOMAIN for another type of endpoint";
         return Err(Failure::new(Errno::INVAL, reason));
     }
-    // SAFETY: the caller vouches for it.
-    Ok(match unsafe { Origin::of(info.handle as *mut Fid) }? {
+    Ok(match Origin::of(info.handle as *mut Fid)? {
         Origin::None => (Endpoint::open(domain, options())?, None),
-        Origin::Passive(passive) => (Endpoint::open_instead_of(domain, options(), passive)?, None),
+        Origin::Passive(passive) => (Endpoint::open_instead_of(domain, options(), &passive)?, None),
         Origin::Request(request, handle) => {
             (Endpoint::open_for(domain, options(), request)?, Some(handle))
         }

@@ -118,10 +118,7 @@ impl Connects for State {
 }
 
 /// Opens one, for `fi_endpoint`.
-///
-/// # Safety
-/// `info.handle` is null or points to a passive endpoint or a request for a connection.
-pub unsafe fn open(
+pub fn open(
     domain: &Arc<Domain>,
     kind: SocketKind,
     info: &info::Info,
@@ -130,14 +127,13 @@ pub unsafe fn open(
 ) -> Result<*mut FidEp, Failure> {
     let options = || objects::endpoint_options(info);
     let origin = match kind {
-        // SAFETY: the caller vouches for it.
-        SocketKind::Stream => unsafe { Origin::of(info.handle as *mut Fid) }?,
+        SocketKind::Stream => Origin::of(info.handle as *mut Fid)?,
         SocketKind::Datagram => Origin::None,
     };
     let mut request = Request::default();
     let socket = match origin {
         Origin::None => objects::open_socket(domain, info)?,
-        Origin::Passive(passive) => SocketEndpoint::open_instead_of(domain, options(), passive)?,
+        Origin::Passive(passive) => SocketEndpoint::open_instead_of(domain, options(), &passive)?,
         Origin::Request(asked, handle) => {
             let socket = SocketEndpoint::open_for(domain, options(), asked)?;
             request = Request::of(Some(handle));

@@ -134,6 +134,29 @@ fn a_request_is_rejected_after_its_endpoint_failed() {
     place.close();
 }
 
+/// A request's handle is closed by what answers it, whoever has an info of it: nothing may be left there.
+#[test]
+fn an_info_whose_handle_is_gone_opens_nothing() {
+    let Some(host) = host("an_info_whose_handle_is_gone_opens_nothing") else { return };
+    let place = Place::listening(host);
+    let caller = place.caller(b"");
+    let request = place.request(caller);
+    // SAFETY: the info is valid until it is freed, which does not look at the handle either.
+    unsafe {
+        let answered = (*request.info).handle;
+        assert_eq!(place.reject(answered, b""), 0);
+        for handle in [answered, std::ptr::without_provenance_mut(8)] {
+            (*request.info).handle = handle;
+            assert_eq!(place.open_ep(request.info).err(), Some(code::INVAL));
+        }
+        (host.freeinfo)(request.info);
+    }
+    drive_until_error(place.events, caller.eq);
+    assert_eq!(read_error(caller.eq), (CONNREFUSED, Vec::new()));
+    caller.close();
+    place.close();
+}
+
 /// Callers that go are many, where there is a storm of them, and who cannot open an endpoint for one
 /// need not reject it.
 #[test]

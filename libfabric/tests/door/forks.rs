@@ -89,7 +89,16 @@ pub fn exiting_child() {
 pub fn busy_child() {
     let Some(_) = child_role().filter(|role| role[0] == "busy-forks") else { return };
     let host = host("busy_child").expect("it was there a moment ago");
-    let shared = Shared(World::empty(host, |_| {}));
+    let mut world = World::empty(host, |_| {});
+    let queue = world.add_node(&mut cq_attr(), 0).cq as usize;
+    let shared = Shared(world);
+    let ask = move || {
+        let queue = queue as *mut FidCq;
+        let mut text = [0; 64];
+        // SAFETY: the queue is open, and the buffer has that length.
+        unsafe { ((*(*queue).ops).strerror)(queue, 11, null(), text.as_mut_ptr(), text.len()) };
+        i32::from(text[0] == 0)
+    };
     let mut memory = [0_u64; 2];
     let [own, others] = memory.each_mut().map(std::slice::from_mut);
     let inherited = register_as(&shared.0, own, flag::REMOTE_WRITE, 0, 0) as usize;
@@ -114,9 +123,10 @@ pub fn busy_child() {
                 assert_eq!(close(register_as(world, others, flag::REMOTE_WRITE, 1, 0)), 0);
             }
         });
+        scope.spawn(move || while !is_over.load(Ordering::Relaxed) && ask() == 0 {});
         for _ in 0..100 {
-            let close_all = || (0..100).map(|_| open_and_close()).sum::<i32>() + close_inherited();
-            assert_eq!(wait(fork(close_all)), 0);
+            let open = || (0..100).map(|_| open_and_close()).sum::<i32>();
+            assert_eq!(wait(fork(|| open() + ask() + close_inherited())), 0);
         }
         is_over.store(true, Ordering::Relaxed);
     });

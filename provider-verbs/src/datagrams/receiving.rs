@@ -194,7 +194,7 @@ impl<V: Verbs> UdTransport<V> {
 
     /// Drops what `peer` sent and nobody has consumed.
     pub(super) fn drop_arrived(&mut self, peer: PeerIndex) {
-        self.current = None;
+        self.current.take_if(|current| current.peer == peer);
         let (gone, kept): (VecDeque<_>, _) =
             std::mem::take(&mut self.arrived).into_iter().partition(|packet| packet.peer == peer);
         self.arrived = kept;
