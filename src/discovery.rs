@@ -230,6 +230,31 @@ pub fn agree(
     api_version: ApiVersion,
     hints: &Hints,
 ) -> Result<Info, Vec<Rejection>> {
+    negotiate(&offer_to(config, hints)?, Some(hints), api_version)
+}
+
+/// As [`agree`], of an info that was found and narrowed: its sides are to do no more than the endpoint. "The
+/// capabilities must be a subset of those requested of the associated endpoint" (fi_endpoint(3)); but who narrows the
+/// capabilities of what it has found leaves those of its sides as they are. So do OpenFAM and Lamellar.
+///
+/// # Errors
+/// As [`agree`].
+pub fn agree_narrowed(
+    config: &Config,
+    api_version: ApiVersion,
+    hints: &Hints,
+) -> Result<Info, Vec<Rejection>> {
+    let (offer, mut narrowed) = (offer_to(config, hints)?, hints.clone());
+    (narrowed.transmit.caps, narrowed.receive.caps) = Default::default();
+    let granted = hints.caps | negotiate(&offer, Some(&narrowed), api_version)?.caps;
+    let cannot = offer.maximum.caps.difference(granted);
+    narrowed.transmit.caps = hints.transmit.caps.difference(cannot);
+    narrowed.receive.caps = hints.receive.caps.difference(cannot);
+    negotiate(&offer, Some(&narrowed), api_version)
+}
+
+/// What the domain offers that an object is opened on.
+fn offer_to(config: &Config, hints: &Hints) -> Result<Offer, Vec<Rejection>> {
     let best =
         || reach::all(config).map_or_else(|_| SHM_DOMAIN.into(), |all| all[0].name().to_owned());
     let name = hints.domain.name.clone().unwrap_or_else(best);
@@ -245,11 +270,10 @@ pub fn agree(
         let (asked, offered) = (name.clone(), "domains that datagrams were found for".into());
         vec![Rejection { field: "domain_attr->name", asked, offered }]
     })?;
-    let offer = match &name[..] {
-        SHM_DOMAIN => Wish::of(config, Some(hints), Asker::OfKestrel).offer(offer)?,
-        _ => offer,
-    };
-    negotiate(&offer, Some(hints), api_version)
+    match &name[..] {
+        SHM_DOMAIN => Wish::of(config, Some(hints), Asker::OfKestrel).offer(offer),
+        _ => Ok(offer),
+    }
 }
 
 /// What kestrel can do on a domain, with reliable endpoints of that type.

@@ -42,6 +42,9 @@ const ACCESS: Flags = Flags::SEND
     .union(Flags::REMOTE_WRITE)
     .union(Flags::COLLECTIVE);
 
+/// What says nothing of an access, and may be named with it: families of operations. So does LCI.
+const FAMILIES: Flags = Flags::MSG.union(Flags::TAGGED).union(Flags::RMA).union(Flags::ATOMIC);
+
 /// Consecutive bytes of the application's memory. An address is only a
 /// number here: nothing is read or written through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +58,8 @@ pub struct MemoryRange {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryRegionAttributes<'a> {
     pub ranges: &'a [MemoryRange],
-    /// Any of `SEND`, `RECV`, `READ`, `WRITE`, `REMOTE_READ`, `REMOTE_WRITE`.
+    /// Any of `SEND`, `RECV`, `READ`, `WRITE`, `REMOTE_READ`, `REMOTE_WRITE`, `COLLECTIVE`. `MSG`, `TAGGED`, `RMA`
+    /// and `ATOMIC` mean nothing here.
     pub access: Flags,
     /// "Reserved for future use and must be 0."
     pub offset: u64,
@@ -75,9 +79,7 @@ pub struct MemoryRegionAttributes<'a> {
 pub enum MemoryRegionError {
     #[error("{count} ranges were given: 1 to {count_max} are possible")]
     RangeCount { count: usize, count_max: usize },
-    #[error(
-        "range {index}, {len} bytes from {address:#x} on, is empty or passes the end of memory"
-    )]
+    #[error("range {index}, {len} bytes from {address:#x} on, passes the end of memory")]
     BadRange { index: usize, address: u64, len: u64 },
     #[error("access {access:#x} has bits that mean nothing")]
     UnknownAccess { access: u64 },
@@ -171,7 +173,7 @@ impl MemoryRegion {
         self.len
     }
 
-    /// Never: a region has at least one byte.
+    /// Whether there is nothing in it: a program that has no data registers that, too, and tells of its key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -251,7 +253,7 @@ impl MemoryRegionRegistry {
         let region = Arc::new(MemoryRegion {
             key,
             ranges: attributes.ranges.into(),
-            access: attributes.access,
+            access: attributes.access & ACCESS,
             flags: attributes.flags,
             context: attributes.context,
             base: attributes.ranges.first().filter(|_| by_address).map_or(0, |range| range.address),
@@ -334,7 +336,7 @@ impl MemoryRegionRegistry {
         }
         let mut total = 0_u64;
         for (index, &MemoryRange { address, len }) in attributes.ranges.iter().enumerate() {
-            let fits = len > 0 && address.checked_add(len - 1).is_some();
+            let fits = address.checked_add(len.saturating_sub(1)).is_some();
             total = match total.checked_add(len) {
                 Some(sum) if fits => sum,
                 _ => {
@@ -342,7 +344,7 @@ impl MemoryRegionRegistry {
                 }
             };
         }
-        if !attributes.access.difference(ACCESS).is_empty() {
+        if !ACCESS.union(FAMILIES).contains(attributes.access) {
             return Err(MemoryRegionError::UnknownAccess { access: attributes.access.bits() });
         }
         if attributes.offset != 0 {
@@ -447,9 +449,6 @@ mod tests {
         let count = |count| MemoryRegionError::RangeCount { count, count_max: 4 };
         assert_eq!(refuse(attributes(&[], 1)), count(0));
         assert_eq!(refuse(attributes(&[PAGE; 5], 1)), count(5));
-        let empty = MemoryRange { address: 5, len: 0 };
-        let bad = MemoryRegionError::BadRange { index: 1, address: 5, len: 0 };
-        assert_eq!(refuse(attributes(&[PAGE, empty], 1)), bad);
         let past = MemoryRange { address: u64::MAX, len: 2 };
         let bad = MemoryRegionError::BadRange { index: 0, address: u64::MAX, len: 2 };
         assert_eq!(refuse(attributes(&[past], 1)), bad);
@@ -460,13 +459,22 @@ mod tests {
         ));
         let offset = MemoryRegionAttributes { offset: 8, ..attributes(&[PAGE], 1) };
         assert_eq!(refuse(offset), MemoryRegionError::Offset { offset: 8 });
-        let access = MemoryRegionAttributes { access: Flags::TAGGED, ..attributes(&[PAGE], 1) };
-        assert_eq!(refuse(access), MemoryRegionError::UnknownAccess { access: 1 << 3 });
+        let access = MemoryRegionAttributes { access: Flags::MORE, ..attributes(&[PAGE], 1) };
+        let unknown = MemoryRegionError::UnknownAccess { access: Flags::MORE.bits() };
+        assert_eq!(refuse(access), unknown);
         let flags = MemoryRegionAttributes { flags: Flags::MORE, ..attributes(&[PAGE], 1) };
         assert_eq!(refuse(flags).errno(), Errno::BADFLAGS);
         assert!(registry.is_empty());
         let last_byte = MemoryRange { address: u64::MAX, len: 1 };
         registry.register(&attributes(&[last_byte], 1)).unwrap();
+    }
+
+    #[test]
+    fn families_of_operations_are_no_access() {
+        let registry = scalable();
+        let access = Flags::RMA | Flags::MSG | Flags::TAGGED | Flags::ATOMIC | Flags::REMOTE_READ;
+        let named = MemoryRegionAttributes { access, ..attributes(&[PAGE], 1) };
+        assert_eq!(registry.register(&named).unwrap().access(), Flags::REMOTE_READ);
     }
 
     #[test]

@@ -269,6 +269,6 @@ pub unsafe fn agree(
         let reasons: Vec<_> = unknown.iter().map(|failure| failure.reason.as_str()).collect();
         return Err(Failure::new(first.errno, reasons.join("; ")));
     }
-    discovery::agree(config, version, &hints)
+    discovery::agree_narrowed(config, version, &hints)
         .map_err(|rejections| Failure::new(Errno::INVAL, Rejection::summary(&rejections)))
 }

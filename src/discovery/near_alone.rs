@@ -2,8 +2,10 @@
 //!
 //! Programs on libfabric take what fits their hints from whoever offers it, and a job that spans hosts must not be
 //! put on what reaches one. So kestrel-shm is for who names it or kestrel, for who asks for what reaches this host
-//! alone, and for who asks for no capabilities, to whom everything is listed. And where a device's domain fits, which
-//! serves peers of this host through shared memory as well, a second one is no second device to spread over.
+//! alone, and for who asks for no capabilities, to whom everything is listed. Who has no hints at all, and names
+//! nobody, is told of messages alone: MPICH asks so, rates whatever it is told of by what that can do, and takes the
+//! best. And where a device's domain fits, which serves peers of this host through shared memory as well, a second one
+//! is no second device to spread over.
 
 use kestrel_core::{
     config::{Config, TransportChoice},
@@ -19,6 +21,8 @@ const BOTH: Flags = Flags::LOCAL_COMM.union(Flags::REMOTE_COMM);
 pub(super) struct Wish {
     /// No capabilities.
     is_open: bool,
+    /// Nothing at all, of nobody.
+    is_vague: bool,
     /// Who is to be reached, as far as anything says it: nothing, this host, others.
     reach: Flags,
     /// The domain, or its transport alone.
@@ -33,8 +37,9 @@ impl Wish {
         let names_domain = domain == Some(SHM_DOMAIN) || config.transport == TransportChoice::Shm;
         let names_us = names_domain || asker == Asker::OfKestrel;
         let is_open = hints.is_none_or(|hints| hints.caps.is_empty());
+        let is_vague = hints.is_none() && !names_us;
         let reach = hints.map_or(Flags::empty(), |hints| (hints.caps | hints.domain.caps) & BOTH);
-        Wish { is_open, reach, names_domain, names_us }
+        Wish { is_open, is_vague, reach, names_domain, names_us }
     }
 
     /// Whether it is for all that there is, or for what this host has.
@@ -55,6 +60,9 @@ impl Wish {
                 asked: "any".into(),
                 offered: "kestrel, to who names it: kestrel-shm reaches this host alone".into(),
             }]);
+        }
+        if self.is_vague {
+            return Ok(offer.of_one_host().of_messages());
         }
         let knows = self.names_us && self.reach.contains(Flags::REMOTE_COMM);
         Ok(if knows { offer } else { offer.of_one_host() })

@@ -225,6 +225,14 @@ fn shared_memory_alone_is_for_who_asks_for_it() {
     assert_eq!(agreed.domain.caps & TO_ALL, TO_ALL);
     assert_eq!(ask(Asker::OfAnybody, Flags::MSG | here, None, &plain), Ok(here));
     assert_eq!(ask(Asker::OfAnybody, Flags::empty(), None, &plain), Ok(here));
+    // Who has no hints rates what is found, and is not to find this the best.
+    let one_sided = |asker| {
+        let found = choose(&[Reach::Shm], &plain, ApiVersion::NATIVE, asker, None, None).unwrap();
+        let Info { caps, transmit, receive, .. } = &found[0];
+        assert!(caps.contains(Flags::MSG | Flags::TAGGED));
+        (*caps | transmit.caps | receive.caps).intersects(Flags::RMA | Flags::ATOMIC | Flags::READ)
+    };
+    assert_eq!((one_sided(Asker::OfKestrel), one_sided(Asker::OfAnybody)), (true, false));
 }
 
 #[test]

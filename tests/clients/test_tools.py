@@ -8,11 +8,12 @@ import re
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from client import ROOT, Outcome, environment, run, unavailable
+from client import MPICH, ROOT, Outcome, environment, need, run, unavailable
 
 # What fi_pingpong sends with "-S all": powers of two and one and a half of them, up to 6 MiB, or as
 # many as a datagram holds.
@@ -103,6 +104,19 @@ def test_shared_memory_alone_is_for_who_asks_for_it(words: list[str], settings: 
     outcome = run([tool("fi_info"), *words], env, 60)
     assert ("domain: kestrel-shm" in outcome.text()) == is_found, outcome.output
     assert is_found or "fabric_attr->prov_name" in outcome.output, outcome.output
+
+
+@pytest.mark.parametrize(("providers", "is_ours"), [("^sockets", False), ("kestrel", True)])
+def test_mpich_is_put_on_shared_memory_alone_if_told_to(providers: str, is_ours: bool) -> None:
+    """It asks without hints, rates what it is told of, and takes the best."""
+    need(MPICH)
+    if any(Path("/sys/class/infiniband").glob("*")):
+        pytest.skip("a device is here, which any job may be put on")
+    mpi = replace(MPICH, variables={**MPICH.variables, "FI_PROVIDER": providers, "MPIR_CVAR_DEBUG_SUMMARY": "1"})
+    outcome = mpi.start(1, [mpi.python(), "-c", "from mpi4py import MPI"], 120)
+    assert outcome.status == 0, outcome.output
+    chosen = set(re.findall(r"(?m)libfabric provider: (\S+)", outcome.output))
+    assert chosen and (chosen == {"kestrel"}) == is_ours, outcome.output
 
 
 def test_fi_info_tells_what_discovery_finds() -> None:

@@ -78,6 +78,16 @@ pub const DATAGRAM_CAPS: Flags = Flags::MSG
     .union(Flags::LOCAL_COMM)
     .union(Flags::REMOTE_COMM);
 
+/// Capabilities that have to do with one-sided operations.
+const ONE_SIDED_CAPS: Flags = Flags::RMA
+    .union(Flags::ATOMIC)
+    .union(Flags::READ)
+    .union(Flags::WRITE)
+    .union(Flags::REMOTE_READ)
+    .union(Flags::REMOTE_WRITE)
+    .union(Flags::RMA_EVENT)
+    .union(Flags::RMA_PMEM);
+
 /// Capabilities that socket endpoints can have.
 const SOCKET_CAPS: Flags = Flags::MSG
     .union(Flags::SEND)
@@ -296,6 +306,17 @@ impl Offer {
         for info in [&mut self.template, &mut self.maximum] {
             info.caps.remove(Flags::REMOTE_COMM);
             info.domain.caps.remove(Flags::REMOTE_COMM);
+        }
+        self
+    }
+
+    /// The same offer without one-sided operations.
+    #[must_use]
+    pub fn of_messages(mut self) -> Self {
+        for info in [&mut self.template, &mut self.maximum] {
+            for caps in [&mut info.caps, &mut info.transmit.caps, &mut info.receive.caps] {
+                caps.remove(ONE_SIDED_CAPS);
+            }
         }
         self
     }

@@ -97,7 +97,7 @@ impl MemoryRegion {
         let entered = self.access_as(kind).ok()?;
         let whole = entered.contiguous(0, self.len);
         let counted = self.flags.contains(Flags::RMA_EVENT) || self.events.all().next().is_some();
-        let fits = access.is_any() && whole.len() as u64 == self.len;
+        let fits = access.is_any() && !whole.is_empty() && whole.len() as u64 == self.len;
         let mut state = self.adapter.lock();
         let State::Open(Open { leased: registrations, .. }) = &mut *state else {
             return None;
@@ -160,7 +160,8 @@ impl MemoryRegion {
         // Closing waits for this, and deregisters after it.
         let entered = self.access_as(kind).ok()?;
         let whole = entered.contiguous(0, self.len);
-        if !self.keeps_pages || whole.len() as u64 != self.len || !whole.contains(piece) {
+        let fits = !whole.is_empty() && whole.len() as u64 == self.len;
+        if !self.keeps_pages || !fits || !whole.contains(piece) {
             return None;
         }
         let mut state = self.adapter.lock();
@@ -190,6 +191,30 @@ mod tests {
         fn remote_key(&self) -> u32 {
             7
         }
+    }
+
+    /// No adapter registers nothing.
+    #[test]
+    fn what_is_empty_is_not_leased() {
+        let registry = MemoryRegionRegistry::new(MemoryRegionMode::ALLOCATED, 2);
+        let access = Flags::REMOTE_READ | Flags::WRITE;
+        let nothing = MemoryRange { address: 0, len: 0 };
+        for ranges in [&[nothing][..], &[nothing; 2]] {
+            let attributes = MemoryRegionAttributes { ranges, access, ..Default::default() };
+            let region = registry.register(&attributes).unwrap();
+            assert!(region.is_empty());
+            assert!(region.lease(Permitted::ALL, false, 1, |_| unreachable!()).is_none());
+            let own = region.registered_as_own(Piece::EMPTY, Flags::WRITE, |_, _| unreachable!());
+            assert!(own.is_none());
+            registry.close(&region).unwrap();
+        }
+        // Beside others it is none of them.
+        let page = MemoryRange { address: 0x1000, len: 4096 };
+        let ranges = &[nothing, page];
+        let attributes = MemoryRegionAttributes { ranges, access, ..Default::default() };
+        let region = registry.register(&attributes).unwrap();
+        let lease = region.lease(Permitted::ALL, false, 1, |_| Some(Arc::new(Lent))).unwrap();
+        assert_eq!((lease.address, lease.length), (0x1000, 4096));
     }
 
     #[test]

@@ -416,6 +416,30 @@ fn a_receive_queue_is_that_of_remote_writes() {
     }
 }
 
+/// Who narrows what was found leaves the attributes of its sides as they were. So do OpenFAM and Lamellar.
+#[test]
+fn what_is_narrowed_is_narrowed_on_both_sides() {
+    let Some(host) = host("what_is_narrowed_is_narrowed_on_both_sides") else { return };
+    let world = World::empty(host, |hints| hints.caps = flag::MSG | flag::RMA | flag::ATOMIC);
+    let target = flag::REMOTE_READ | flag::REMOTE_WRITE;
+    // SAFETY: the info has all attributes.
+    unsafe {
+        let info = &mut *world.info;
+        assert_ne!((*info.tx_attr).caps & flag::MSG, 0);
+        info.caps = flag::RMA | flag::READ | flag::WRITE | flag::ATOMIC | target;
+    }
+    let (ep, cq) = (world.open_ep(), world.open_cq(&mut cq_attr()).unwrap());
+    let all = flag::SEND | flag::RECV;
+    assert_eq!([bind(ep, world.av, 0), bind(ep, cq, all), enable(ep)], [0; 3]);
+    let node = Node { cq, ep };
+    assert_eq!(node.send(&[1], 0, 0), code::OPNOTSUPP as isize, "it is for no messages");
+    assert_eq!([close(ep), close(cq)], [0; 2]);
+    // What nobody offers is refused there as ever.
+    // SAFETY: as above.
+    unsafe { (*(*world.info).tx_attr).caps |= 1 << 62 };
+    assert_eq!(world.try_open_ep().err(), Some(code::INVAL));
+}
+
 /// "The capabilities must be a subset of those requested of the associated endpoint": of all of them,
 /// though a side has only what means something there. Sandia OpenSHMEM opens its targets so.
 #[test]

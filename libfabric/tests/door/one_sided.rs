@@ -79,6 +79,30 @@ fn a_peer_writes_and_reads_registered_memory() {
     assert_eq!(close(mr), code::BADF);
 }
 
+/// ADIOS2 registers what a rank has written, which may be nothing, and tells its peers of the key; LCI names families
+/// of operations as access.
+#[test]
+fn a_region_may_be_empty_and_its_access_name_families() {
+    let Some(host) = host("a_region_may_be_empty_and_its_access_name_families") else { return };
+    let world = World::new(host, 2);
+    let (from, mut word) = (world.nodes[0], 0_u64);
+    // SAFETY: buffers and regions live until the completions have come.
+    unsafe {
+        let (ops, reg, none) = (&*(*from.ep).rma, (*(*world.domain).mr).reg, null_mut::<c_void>());
+        let mut mr = null_mut();
+        let access = flag::RMA | flag::MSG | flag::REMOTE_READ | flag::REMOTE_WRITE;
+        let domain = world.domain.cast();
+        assert_eq!(reg(domain, none, 0, access, 0, KEY, 0, &raw mut mr, none), 0);
+        assert_eq!((*mr).key, KEY);
+        let place = (&raw mut word).cast();
+        assert_eq!((ops.read)(from.ep, place, 0, none, 1, 0, KEY, none), 0);
+        assert_eq!(world.completion(from).flags, flag::RMA | flag::READ);
+        assert_eq!((ops.read)(from.ep, place, 1, none, 1, 0, KEY, none), 0);
+        assert!(from.outcome(&world.nodes).is_err_and(|error| error.err == -code::INVAL));
+        assert_eq!(close(mr), 0);
+    }
+}
+
 /// "desc: Descriptor associated with the local data buffer" (fi_rma(3)): ours is fi_mr_desc's, and no call
 /// needs one. Buffers that do not lie in its region go as any others.
 #[test]

@@ -169,13 +169,17 @@ impl World {
     }
 
     pub fn open_ep(&self) -> *mut FidEp {
+        self.try_open_ep().expect("an endpoint")
+    }
+
+    pub fn try_open_ep(&self) -> Result<*mut FidEp, c_int> {
         let mut ep = null_mut();
         // SAFETY: the domain is open, the info libfabric's.
-        unsafe {
+        let status = unsafe {
             let ops = &*(*self.domain).ops;
-            assert_eq!((ops.endpoint)(self.domain, self.info, &raw mut ep, null_mut()), 0);
-        }
-        ep
+            (ops.endpoint)(self.domain, self.info, &raw mut ep, null_mut())
+        };
+        if status == 0 { Ok(ep) } else { Err(status) }
     }
 
     /// Opens an endpoint, enables it and inserts its address.
