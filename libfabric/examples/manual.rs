@@ -34,8 +34,8 @@ naming kestrel is not enough.
 FI_PROGRESS_MANUAL, unless FI_PROGRESS_AUTO is asked for.
 .TP
 .B Wait objects
-FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_SET and FI_WAIT_YIELD, of completion queues, event
-queues and counters.
+FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_POLLFD, FI_WAIT_SET and FI_WAIT_YIELD, of completion
+queues, event queues and counters.
 .TP
 .B Modes
 No mode is required of applications. Memory has to be registered only where peers read

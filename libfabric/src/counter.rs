@@ -202,8 +202,8 @@ unsafe extern "C" fn control(cntr: *mut Fid, command: c_int, argument: *mut c_vo
         }
         match (command, &state.outside) {
             (command::GETWAIT, Some((outside, _))) => {
-                // SAFETY: the argument of this command is an `int *`.
-                unsafe { argument.cast::<c_int>().write(outside.fd()) };
+                // SAFETY: the argument of this command is that of the wait object.
+                unsafe { outside.tell(state.wait_obj, argument) }?;
             }
             (command::GETWAITOBJ, _) => {
                 // SAFETY: the argument of this command is an `enum fi_wait_obj *`.

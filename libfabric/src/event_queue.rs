@@ -223,8 +223,8 @@ unsafe extern "C" fn control(eq: *mut Fid, command: c_int, argument: *mut c_void
         }
         match (command, &state.outside) {
             (command::GETWAIT, Some(outside)) => {
-                // SAFETY: the argument of this command is an `int *`.
-                unsafe { argument.cast::<c_int>().write(outside.fd()) };
+                // SAFETY: the argument of this command is that of the wait object.
+                unsafe { outside.tell(state.wait_obj, argument) }?;
             }
             (command::GETWAITOBJ, _) => {
                 // SAFETY: the argument of this command is an `enum fi_wait_obj *`.

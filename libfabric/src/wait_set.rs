@@ -234,9 +234,8 @@ unsafe extern "C" fn control(wait: *mut Fid, command: c_int, argument: *mut c_vo
         let state = unsafe { object::owned(wait.cast::<FidWait>()) }?;
         match (command, &state.outside) {
             (command::GETWAIT, Some(outside)) if !argument.is_null() => {
-                // SAFETY: the argument of this command is an `int *`.
-                unsafe { argument.cast::<c_int>().write(outside.fd()) };
-                Ok(())
+                // SAFETY: the argument of this command is that of the wait object.
+                unsafe { outside.tell(state.wait_obj, argument) }
             }
             (command::GETWAITOBJ, _) if !argument.is_null() => {
                 // SAFETY: the argument of this command is an `enum fi_wait_obj *`.

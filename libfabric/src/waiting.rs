@@ -5,6 +5,7 @@
 //! will make readable, or that there is something already.
 
 use std::{
+    ffi::{c_int, c_void},
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -15,7 +16,13 @@ use std::{
 
 use kestrel_core::{error::Errno, fork_guard};
 
-use crate::{abi::constants::wait, outcome::Failure};
+use crate::{
+    abi::{
+        attributes::{PollFd, WaitPollFd},
+        constants::wait,
+    },
+    outcome::Failure,
+};
 
 /// How an application waits for an object. Reference: `enum fi_wait_obj`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +33,7 @@ pub enum WaitKind {
     Inside,
     /// Through a wait set.
     Set,
-    /// On a descriptor.
+    /// On a descriptor, which is told as one or as a list of one.
     Descriptor,
 }
 
@@ -36,9 +43,10 @@ impl WaitKind {
             wait::NONE => Ok(WaitKind::None),
             wait::UNSPEC | wait::YIELD => Ok(WaitKind::Inside),
             wait::SET => Ok(WaitKind::Set),
-            wait::FD => Ok(WaitKind::Descriptor),
+            wait::FD | wait::POLLFD => Ok(WaitKind::Descriptor),
             other => {
-                let reason = format!("wait object {other} is neither UNSPEC, SET, FD nor YIELD");
+                let reason =
+                    format!("wait object {other} is neither UNSPEC, SET, FD, YIELD nor POLLFD");
                 Err(Failure::new(Errno::NOSYS, reason))
             }
         }
@@ -212,6 +220,33 @@ impl Outside {
 
     pub fn fd(&self) -> RawFd {
         self.epoll.as_raw_fd()
+    }
+
+    /// What FI_GETWAIT gives. A list has one entry, and never changes.
+    ///
+    /// # Safety
+    /// `argument` is what the command takes for that wait object: an `int *`, or a `struct fi_wait_pollfd *` whose
+    /// array has as many entries as it says.
+    pub unsafe fn tell(&self, wait_obj: u32, argument: *mut c_void) -> Result<(), Failure> {
+        if wait_obj != wait::POLLFD {
+            // SAFETY: the caller vouches for it.
+            unsafe { argument.cast::<c_int>().write(self.fd()) };
+            return Ok(());
+        }
+        // SAFETY: as above.
+        let list = unsafe { &mut *argument.cast::<WaitPollFd>() };
+        // Not 0: with that an application has nothing yet, and looks whether it differs.
+        list.change_index = 1;
+        let room = std::mem::replace(&mut list.nfds, 1);
+        if room == 0 {
+            return Err(Failure::new(Errno::TOOSMALL, "there is one descriptor"));
+        }
+        if list.fd.is_null() {
+            return Err(Failure::null("the list of descriptors"));
+        }
+        // SAFETY: as above.
+        unsafe { list.fd.write(PollFd { fd: self.fd(), events: libc::POLLIN, revents: 0 }) };
+        Ok(())
     }
 
     /// Arms everything. False: the application must look before it waits.

@@ -1,7 +1,7 @@
 //! Attributes that objects are opened with, and entries that are read from queues.
 //! Reference: fi_av(3), fi_cq(3), fi_cntr(3), fi_eq(3), fi_mr(3), fi_poll(3).
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_short, c_void};
 
 use super::{
     fid::{Fid, FidMr, FidWait},
@@ -70,6 +70,22 @@ pub struct EqAttr {
 pub struct WaitAttr {
     pub wait_obj: u32,
     pub flags: u64,
+}
+
+/// What FI_GETWAIT fills for FI_WAIT_POLLFD.
+#[repr(C)]
+pub struct WaitPollFd {
+    pub change_index: u64,
+    pub nfds: usize,
+    pub fd: *mut PollFd,
+}
+
+/// POSIX's `struct pollfd`.
+#[repr(C)]
+pub struct PollFd {
+    pub fd: c_int,
+    pub events: c_short,
+    pub revents: c_short,
 }
 
 #[repr(C)]

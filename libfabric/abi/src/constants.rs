@@ -20,6 +20,7 @@ pub mod wait {
     pub const SET: u32 = 2;
     pub const FD: u32 = 3;
     pub const YIELD: u32 = 5;
+    pub const POLLFD: u32 = 6;
 }
 
 /// `fi_control` commands.

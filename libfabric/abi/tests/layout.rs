@@ -90,6 +90,7 @@ fn sizes_of_objects() -> Vec<(&'static str, usize, usize, usize)> {
         CntrAttr = fi_cntr_attr: 24, 32;
         EqAttr = fi_eq_attr: 32, 32;
         WaitAttr = fi_wait_attr: 16, 16;
+        WaitPollFd = fi_wait_pollfd: 24, 24;
         MrAttr = fi_mr_attr: 80, 112;
         MrRawAttr = fi_mr_raw_attr: 32, 32;
         MrMapRaw = fi_mr_map_raw: 40, 40;
@@ -154,6 +155,7 @@ fn attributes() -> Vec<Fact> {
         CntrAttr = fi_cntr_attr { events, wait_obj, wait_set, flags }
         EqAttr = fi_eq_attr { size, flags, wait_obj, signaling_vector, wait_set }
         WaitAttr = fi_wait_attr { wait_obj, flags }
+        WaitPollFd = fi_wait_pollfd { change_index, nfds, fd }
         MrRawAttr = fi_mr_raw_attr { flags, base_addr, raw_key, key_size }
         MrMapRaw = fi_mr_map_raw { flags, base_addr, raw_key, key_size, key }
         MrAttr = fi_mr_attr { mr_iov, iov_count, access, offset, requested_key, context,
@@ -246,6 +248,7 @@ fn numbers() -> Vec<Fact> {
         ("FI_WAIT_SET", wait::SET as usize),
         ("FI_WAIT_FD", wait::FD as usize),
         ("FI_WAIT_YIELD", wait::YIELD as usize),
+        ("FI_WAIT_POLLFD", wait::POLLFD as usize),
         ("FI_GETOPSFLAG", command::GETOPSFLAG as usize),
         ("FI_SETOPSFLAG", command::SETOPSFLAG as usize),
         ("FI_GETWAIT", command::GETWAIT as usize),

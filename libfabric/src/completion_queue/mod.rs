@@ -190,8 +190,8 @@ unsafe extern "C" fn control(cq: *mut Fid, command: c_int, argument: *mut c_void
         }
         match (command, &state.outside) {
             (command::GETWAIT, Some(outside)) => {
-                // SAFETY: the argument of this command is an `int *`.
-                unsafe { argument.cast::<c_int>().write(outside.fd()) };
+                // SAFETY: the argument of this command is that of the wait object.
+                unsafe { outside.tell(state.wait_obj, argument) }?;
             }
             (command::GETWAITOBJ, _) => {
                 let told = if state.kind == WaitKind::None { wait::NONE } else { state.wait_obj };

@@ -12,13 +12,13 @@ use kestrel_tests::process::woken;
 
 use crate::{
     abi::{
-        attributes::{CntrAttr, CqTaggedEntry, EqAttr, EqEntry, WaitAttr},
-        fid::{FidCntr, FidCq, FidEq, FidWait},
+        attributes::{CntrAttr, CqTaggedEntry, EqAttr, EqEntry, PollFd, WaitAttr, WaitPollFd},
+        fid::{Fid, FidCntr, FidCq, FidEq, FidWait},
     },
     code, flag,
     host::{Host, host},
     triggered::add,
-    waiting::{Shared, descriptor, is_readable, try_wait},
+    waiting::{GETWAIT, Shared, descriptor, is_readable, try_wait},
     world::{Node, PATIENCE, World, bind, close, cq_attr, enable},
 };
 
@@ -27,6 +27,7 @@ const WAIT_UNSPEC: u32 = 1;
 const WAIT_SET: u32 = 2;
 const WAIT_FD: u32 = 3;
 const WAIT_YIELD: u32 = 5;
+const WAIT_POLLFD: u32 = 6;
 const FOREVER_MS: c_int = PATIENCE.as_millis() as c_int;
 
 fn zeroed<T>() -> T {
@@ -200,6 +201,39 @@ fn who_yields_is_told_as_well() {
     assert_eq!(waited.read_blocking(FOREVER_MS), 1);
     assert_eq!(waited.while_another(Waited::event, || waited.read_events_blocking(FOREVER_MS)), 24);
     waited.close();
+}
+
+/// FI_WAIT_POLLFD: "similar to FI_WAIT_FD, but allows the wait mechanism to use multiple file descriptors". Ours is
+/// one, which never changes, and an application that has none yet sees that.
+#[test]
+fn a_descriptor_may_be_told_in_a_list() {
+    let Some(host) = host("a_descriptor_may_be_told_in_a_list") else { return };
+    let waited = Waited::by(host, WAIT_POLLFD, 0);
+    let sets = Waited::by(host, WAIT_SET, WAIT_POLLFD);
+    let objects: [*mut Fid; 4] =
+        [waited.node.cq.cast(), waited.counter.cast(), waited.eq.cast(), sets.set.cast()];
+    let told = objects.map(|object| {
+        let mut entry: PollFd = zeroed();
+        let ask = |nfds, fd| {
+            let mut list = WaitPollFd { change_index: 0, nfds, fd };
+            // SAFETY: the object is open, and the list has room for as many as it says.
+            let status =
+                unsafe { ((*(*object).ops).control)(object, GETWAIT, (&raw mut list).cast()) };
+            assert_ne!(list.change_index, 0);
+            (status, list.nfds)
+        };
+        assert_eq!(ask(0, null_mut()), (code::TOOSMALL, 1));
+        assert_eq!(ask(1, null_mut()), (code::INVAL, 1));
+        assert_eq!(ask(2, &raw mut entry), (0, 1));
+        assert_eq!(entry.events, libc::POLLIN);
+        entry.fd
+    });
+    assert!(!is_readable(told[2], 0));
+    waited.event();
+    assert!(is_readable(told[2], 0));
+    assert_eq!(waited.read_events_blocking(FOREVER_MS), 24);
+    waited.close();
+    sets.close();
 }
 
 /// "It is invalid for applications to call this function if the EQ has been configured with a wait

@@ -24,7 +24,7 @@ use crate::{
 const WAIT_UNSPEC: u32 = 1;
 const WAIT_SET: u32 = 2;
 pub const WAIT_FD: u32 = 3;
-const GETWAIT: c_int = 5;
+pub const GETWAIT: c_int = 5;
 const GETWAITOBJ: c_int = 16;
 
 pub fn waiting_world(host: &'static Host, wait_obj: u32) -> World {
