@@ -58,6 +58,11 @@ impl Liar {
         count
     }
 
+    /// What its victim has granted it: the first bytes unasked.
+    pub fn credit(&self) -> u64 {
+        self.0.credit(VICTIM).max(64 << 10)
+    }
+
     /// Claims that it has given up so many messages.
     pub fn withdraw_in_all(&self, count: u64) {
         self.0.claims_to(VICTIM).unwrap().withdraw_in_all(count);

@@ -17,7 +17,7 @@ use kestrel_core::{
     wire::{ENVELOPE_COST, Head, Kind, LAST},
 };
 use kestrel_tests::{
-    bed::{Bed, Memory, Options, World, same},
+    bed::{Bed, Memory, Options, Receive, World, same},
     contexts::Sharers,
     liar::Liar,
     link::Driven,
@@ -29,6 +29,9 @@ use kestrel_tests::{
 const LENGTH: usize = 9_000;
 /// More than is copied at a few polls.
 const LONG: usize = 16 << 20;
+/// Of messages that nobody has asked for, and as many of their envelopes.
+const BUDGET: u64 = 64 << 10;
+const IN_BUDGET: usize = (BUDGET / ENVELOPE_COST) as usize;
 /// What a liar calls its message.
 const NAME: u64 = 5;
 
@@ -161,8 +164,6 @@ fn blocks_that_hold_a_sender_up_are_refused() {
 /// it can have under way. Whoever finishes the message loses nothing; whoever writes on is cut off.
 #[test]
 fn data_behind_an_unfinished_message_is_bounded() {
-    const BUDGET: u64 = 64 << 10;
-    const IN_BUDGET: usize = (BUDGET / ENVELOPE_COST) as usize;
     let bed = mock_bed(MockOptions::default());
     let domain = DomainOptions { unexpected_budget: BUDGET, ..DomainOptions::default() };
     let endpoint = EndpointOptions { receives_in_order: true, ..EndpointOptions::default() };
@@ -200,6 +201,67 @@ fn data_behind_an_unfinished_message_is_bounded() {
         world.nodes[0].send(vec![3; LENGTH], 1, None, 3);
         assert_eq!(world.received(1).context(), 2);
         world.sent(0).good();
+        world.nothing_more();
+    }
+}
+
+/// The same of messages that take no room of a buffer. Those with credit get that back when they are told, and
+/// those without it their answer, beyond the budget.
+#[test]
+fn messages_behind_an_unfinished_one_are_bounded() {
+    const MANY: usize = 10 * TX_SIZE_MAX;
+    let bed = mock_bed(MockOptions::default());
+    let domain = DomainOptions { unexpected_budget: BUDGET, ..DomainOptions::default() };
+    let endpoint = EndpointOptions { receives_in_order: true, ..EndpointOptions::default() };
+    let options = Options { domain, endpoint, ..Options::default() };
+    for finishes in [true, false] {
+        let world = bed.world_with(2, &options);
+        world.warm_up();
+        let (victim, into) = (&world.nodes[1], Memory::zeroed(64));
+        let mut liar = Liar::new(&bed, victim.endpoint.address());
+        victim.receive(LENGTH, None, 1);
+        liar.say_all(Kind::Long, 0, &[NAME, LENGTH as u64, 8, 0, 0], 8);
+        world.poll(50);
+        let flags = Flags::MULTI_RECV;
+        victim
+            .post_receive(&Receive { pieces: into.all(), flags, context: 2, ..Receive::default() })
+            .unwrap();
+        let (mut charged, mut sent) = (2 * ENVELOPE_COST + 8, 0);
+        while charged <= liar.credit() && sent < MANY {
+            liar.say(Kind::Eager, 0, 0);
+            (charged, sent) = (charged + ENVELOPE_COST, sent + 1);
+            victim.poll();
+            assert!(!liar.hear());
+        }
+        assert!(sent < MANY, "credit comes back for ever");
+        let most = if finishes { sent + TX_SIZE_MAX } else { MANY };
+        let mut answered = 0;
+        let with_credit = sent;
+        while sent < most && !liar.hear() {
+            liar.say_all(Kind::Long, 0, &[NAME + sent as u64 + 1, 0, 0, 0, 0], 0);
+            sent += 1;
+            victim.poll();
+            answered += liar.count_said(Kind::Finish);
+        }
+        assert!(sent < MANY && answered <= IN_BUDGET, "{sent} without end, {answered} answered");
+        if finishes {
+            liar.say_all(Kind::Part, NAME, &[8], LENGTH - 8);
+            assert_eq!(world.received(1).context(), 1);
+        } else {
+            world.received(1).bad(Errno::CONNABORTED);
+        }
+        let told = if finishes { sent } else { sent - 1 };
+        (0..told).for_each(|_| assert_eq!(world.received(1).context(), 2));
+        while finishes && answered < sent - with_credit + 1 {
+            victim.poll();
+            answered += liar.count_said(Kind::Finish);
+        }
+        if finishes {
+            // Who asks has credit again.
+            liar.say_all(Kind::Long, 0, &[NAME, 0, 0, 0, 0], 0);
+            assert_eq!(world.received(1).context(), 2);
+            assert!(charged <= liar.credit());
+        }
         world.nothing_more();
     }
 }

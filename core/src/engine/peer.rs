@@ -112,8 +112,8 @@ pub struct Peer {
     pub window: PeerWindow,
     /// Its operation of which more segments are to come.
     pub several: InTheMiddle,
-    /// Its remote data that waits for its turn, beyond the budget: see [`super::unread`].
-    pub late_data: u32,
+    /// What of it waits for its turn, beyond the budget, and is answered then: see [`super::unread`].
+    pub late: u32,
     /// What the peer asked to read and has not wholly got.
     pub serving: VecDeque<Serving>,
     /// Replies that found no room yet.
@@ -193,7 +193,7 @@ impl Peer {
             reads: Reads::default(),
             window: PeerWindow::default(),
             several: None,
-            late_data: 0,
+            late: 0,
             serving: VecDeque::new(),
             replies: VecDeque::new(),
             control: None,

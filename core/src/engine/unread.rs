@@ -17,7 +17,6 @@
 
 use super::Engine;
 use crate::{
-    engine::peer::Reply,
     protocol::arrive::UNDER_WAY_MAX,
     transport::{Arrival, PeerIndex, Transport},
     wire::{self, ENVELOPE_COST, Kind},
@@ -35,9 +34,6 @@ pub(crate) struct Unread {
     /// The lane at hand ends.
     pub(super) takes_all: bool,
 }
-
-/// Remote data that waits for its turn beyond the budget: of this operation, which is answered then.
-pub(crate) struct Late(pub u64);
 
 impl Unread {
     /// As many entries as there may be envelopes.
@@ -102,25 +98,18 @@ impl<T: Transport> Engine<T> {
         self.wake_sound_sleepers();
     }
 
-    /// Whether remote data from `peer` would wait for its turn, beyond the budget.
+    /// Whether what comes from `peer` without credit would wait for its turn, beyond the budget: it is
+    /// answered late then.
     pub(crate) fn is_late(&self, peer: PeerIndex) -> bool {
         let order = self.orders.receive.as_ref();
         order.is_some_and(|order| !order.is_empty(peer) && order.held() >= self.unread.max)
     }
 
-    /// Remote data of `peer` that is late waits for its turn.
-    pub(crate) fn note_late(&mut self, peer: PeerIndex) {
-        let late = &mut self.peers[peer as usize].late_data;
-        *late += 1;
-        if *late as usize > UNDER_WAY_MAX {
-            self.violation(peer, "it writes on behind a message that it does not finish");
+    /// Something of `peer` was late: it may not have more under way than anybody.
+    pub(crate) fn check_late(&mut self, peer: PeerIndex) {
+        if self.peers[peer as usize].late as usize > UNDER_WAY_MAX {
+            self.violation(peer, "it goes on behind a message that it does not finish");
         }
-    }
-
-    /// Its turn has come.
-    pub(super) fn tell_late(&mut self, peer: PeerIndex, &Late(operation): &Late) {
-        self.peers[peer as usize].late_data -= 1;
-        self.reply(peer, Reply::new(Kind::Done, operation, 0));
     }
 
     /// Whether what is there to be taken may all be remote data that there is no room for.

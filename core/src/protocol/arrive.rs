@@ -5,7 +5,7 @@
 
 use crate::{
     completion_queue::Entry,
-    engine::{Engine, peer::Reply, report::Message},
+    engine::{Engine, order::receive::Owed, peer::Reply, report::Message},
     flags::Flags,
     info::TX_SIZE_MAX,
     operation::{Body, ReceiveOperation, StoredPieces, Target, Unexpected},
@@ -179,7 +179,7 @@ impl<T: Transport> Engine<T> {
             return self.hold_whole(Target::Receive { receive, start: 0, room }, message);
         }
         self.place_payload(pieces, 0, room, message.total);
-        self.close_receive(None, receive, message, 0, room);
+        self.close_receive(None, receive, message, 0, room, Owed::Credit);
     }
 
     #[inline(always)]

@@ -126,15 +126,18 @@ impl<T: Transport> Engine<T> {
 
     /// Releases the charge of a message that was held.
     pub(crate) fn release_charge(&mut self, message: &Unexpected) {
-        let flow = &mut self.peers[message.peer as usize].flow;
-        if message.is_left_behind {
-            flow.left_behind -= message.cost;
-            self.left_behind -= message.cost;
-        } else {
-            flow.held -= message.cost;
+        if !message.is_left_behind {
+            return self.release_held(message.peer, message.cost);
         }
+        self.peers[message.peer as usize].flow.left_behind -= message.cost;
+        self.left_behind -= message.cost;
+    }
+
+    /// Releases some of what a peer was charged that was held.
+    pub(crate) fn release_held(&mut self, peer: PeerIndex, cost: u64) {
+        self.peers[peer as usize].flow.held -= cost;
         if let Some(datagrams) = &mut self.datagrams {
-            datagrams.parked -= message.cost;
+            datagrams.parked -= cost;
         }
     }
 

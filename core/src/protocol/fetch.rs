@@ -16,7 +16,10 @@ use std::{
 };
 
 use crate::{
-    engine::{Engine, peer::PeerState},
+    engine::{
+        Engine,
+        peer::{PeerState, Reply},
+    },
     flags::Flags,
     memory::Piece,
     memory_region::descriptor::Descriptor,
@@ -25,7 +28,7 @@ use crate::{
     protocol::window::lease::Wanted,
     transport::{PeerIndex, Transport},
     window::{Direction, Loan, LoanWorth, Request, Started},
-    wire,
+    wire::{self, Kind},
 };
 
 /// The longest message that an adapter reads at once. Units: bytes.
@@ -97,9 +100,10 @@ enum Step {
 }
 
 impl Incoming {
-    /// What a Finish says of a message that has wholly come.
-    pub(crate) fn finish_word(&self) -> u64 {
-        if self.fetch.registered { wire::REGISTERED } else { 0 }
+    /// The word about a message that has wholly come.
+    pub(crate) fn finish(&self) -> Reply {
+        let word = if self.fetch.registered { wire::REGISTERED } else { 0 };
+        Reply::new(Kind::Finish, self.operation, word)
     }
 }
 

@@ -5,7 +5,13 @@
 //! A message whose prefix is the whole needs neither.
 
 use crate::{
-    engine::{Engine, order::receive::Receipt, peer::Reply, report::Message, shortage::growth_of},
+    engine::{
+        Engine,
+        order::receive::{Owed, Receipt},
+        peer::Reply,
+        report::Message,
+        shortage::growth_of,
+    },
     error::{Cause, Errno},
     flags::Flags,
     operation::{Body, Incoming, SendStage, Target, Unexpected},
@@ -148,7 +154,7 @@ impl<T: Transport> Engine<T> {
     /// Whether more messages are under way from `peer` than anybody can send.
     fn has_too_many(&self, peer: PeerIndex) -> bool {
         let record = &self.peers[peer as usize];
-        record.incoming.len().max(record.replies.len()) > UNDER_WAY_MAX
+        (record.incoming.len() + record.late as usize).max(record.replies.len()) > UNDER_WAY_MAX
     }
 
     fn heard_envelope(&mut self, peer: PeerIndex) {
@@ -315,8 +321,8 @@ impl<T: Transport> Engine<T> {
             Target::Buffered(parked) => self.buffer_more(index, parked),
             Target::Receive { receive, start, room } => {
                 let message = incoming.message();
-                self.close_incoming(index);
-                self.close_receive(Some(index), receive, &message, start, room);
+                let owed = self.close_matched(index);
+                self.close_receive(Some(index), receive, &message, start, room, owed);
             }
             Target::Nowhere => self.close_incoming(index),
             Target::Unexpected(_) | Target::GivenUp => {}
@@ -333,14 +339,33 @@ impl<T: Transport> Engine<T> {
 
     /// Forgets an incoming message and tells a sender that waits for it.
     pub(crate) fn close_incoming(&mut self, index: u32) {
-        let incoming = self.incoming.remove(index);
-        self.peers[incoming.peer as usize].incoming.remove(&incoming.operation);
+        let incoming = self.forget_incoming(index);
         if incoming.is_rendezvous() {
-            let (operation, word) = (incoming.operation, incoming.finish_word());
-            self.reply(incoming.peer, Reply::new(Kind::Finish, operation, word));
+            self.reply(incoming.peer, incoming.finish());
         } else if incoming.acknowledge_whole {
             self.acknowledge(incoming.peer, incoming.operation);
         }
+    }
+
+    /// The same of one that is in its receive's buffer. Returns what its sender gets when that is told: one
+    /// that has used no credit waits for its answer, if it would wait for its turn beyond the budget.
+    fn close_matched(&mut self, index: u32) -> Owed {
+        let incoming = &self.incoming[index];
+        if !incoming.is_rendezvous() {
+            self.close_incoming(index);
+            return Owed::Credit;
+        }
+        if !self.is_late(incoming.peer) {
+            self.close_incoming(index);
+            return Owed::Nothing;
+        }
+        Owed::Answer(self.forget_incoming(index).finish())
+    }
+
+    fn forget_incoming(&mut self, index: u32) -> Incoming {
+        let incoming = self.incoming.remove(index);
+        self.peers[incoming.peer as usize].incoming.remove(&incoming.operation);
+        incoming
     }
 
     /// The receiver of one of our messages lets us go on.
@@ -425,7 +450,8 @@ impl<T: Transport> Engine<T> {
         Target::Receive { receive, start: 0, room }
     }
 
-    /// All of a message is in its receive's buffer: of one that was `incoming`, or came at once.
+    /// All of a message is in its receive's buffer: of one that was `incoming`, or came at once. Where it
+    /// waits for its turn, its sender gets what it is `owed` then.
     pub(crate) fn close_receive(
         &mut self,
         incoming: Option<u32>,
@@ -433,10 +459,11 @@ impl<T: Transport> Engine<T> {
         message: &Message,
         start: usize,
         room: usize,
+        owed: Owed,
     ) {
         if self.receives_in_order {
             let receipt = Receipt::Whole { receive, message: *message, start, room };
-            self.tell_in_turn(message.peer, incoming, receipt);
+            self.tell_in_turn(message.peer, incoming, receipt, owed);
             if let Some(incoming) = incoming {
                 self.write_next(message.peer, incoming);
             }

@@ -8,7 +8,7 @@
 use crate::{
     completion_queue::Entry,
     endpoint::PostError,
-    engine::{Engine, report::Message},
+    engine::{Engine, order::receive::Owed, report::Message},
     error::Cause,
     flags::Flags,
     memory::Piece,
@@ -101,7 +101,7 @@ impl<T: Transport> Engine<T> {
         }
         let pieces = self.receives[receive].pieces.view();
         self.place_payload(pieces, start, room, message.total);
-        self.close_receive(None, receive, message, start, room);
+        self.close_receive(None, receive, message, start, room, Owed::Credit);
     }
 
     /// A message is wholly in the buffer.

@@ -5,7 +5,12 @@ use std::collections::{BTreeSet, HashSet};
 use crate::{
     buffering::BUFFERED,
     endpoint::PostError,
-    engine::{Engine, order::receive::Receipt, peer::ONE_SIDED, report::Message},
+    engine::{
+        Engine,
+        order::receive::{Owed, Receipt},
+        peer::ONE_SIDED,
+        report::Message,
+    },
     error::{Cause, Errno},
     flags::Flags,
     memory::Pieces,
@@ -165,6 +170,7 @@ impl<T: Transport> Engine<T> {
             return;
         };
         self.release_charge(&message);
+        let is_charged = message.cost > 0 && !message.is_left_behind;
         if let Some(incoming) = message.arriving {
             self.aim(incoming, target);
             if self.matched(incoming, message.acknowledge) {
@@ -175,7 +181,8 @@ impl<T: Transport> Engine<T> {
         if let Some(operation) = message.acknowledge {
             self.acknowledge(message.peer, operation);
         }
-        self.close_receive(place, receive, &message.summary(), start, room);
+        let owed = if is_charged { Owed::Credit } else { Owed::Nothing };
+        self.close_receive(place, receive, &message.summary(), start, room, owed);
     }
 
     /// Drops parked messages that their sender can no longer finish, which whoever has claimed one
@@ -307,7 +314,7 @@ impl<T: Transport> Engine<T> {
     ) {
         if self.receives_in_order {
             let receipt = Receipt::Failed { receive, message: *message, placed, why: why.clone() };
-            return self.tell_in_turn(message.peer, incoming, receipt);
+            return self.tell_in_turn(message.peer, incoming, receipt, Owed::Nothing);
         }
         self.report_arriving_failed(receive, message, placed, why);
     }

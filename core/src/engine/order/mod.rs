@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use self::{data::DataOrder, receive::Receipt, transmit::Outcome};
+use self::{data::DataOrder, receive::Waiting, transmit::Outcome};
 
 /// What waits for its turn, where an order is kept.
 #[derive(Default)]
@@ -24,7 +24,7 @@ pub(crate) struct Orders {
     /// What is submitted and not reported.
     pub transmit: Option<Box<Order<Outcome>>>,
     /// What is matched and not reported.
-    pub receive: Option<Box<Order<Receipt>>>,
+    pub receive: Option<Box<Order<Waiting>>>,
     /// What is matched and not written.
     pub data: Option<Box<DataOrder>>,
 }

@@ -4,17 +4,21 @@
 //!
 //! What waits is not what is told but that it is to be told, so the buffer of a multi-receive is
 //! released by the message that is reported last, wherever that one comes from.
+//!
+//! A sender that begins a message, and does not finish it, can have no more wait than anybody can send:
+//! what waits is [`Owed`] something, without which it cannot go on for ever.
 
 use crate::{
     completion_queue::Entry,
     engine::{
         Engine,
         order::{Order, data::DataOrder},
+        peer::Reply,
         report::{Message, Side},
-        unread::Late,
     },
     error::Cause,
     transport::{PeerIndex, Transport},
+    wire::ENVELOPE_COST,
 };
 
 /// What became of a message that was matched.
@@ -24,7 +28,23 @@ pub(crate) enum Receipt {
     /// It failed when that many bytes had been placed.
     Failed { receive: u32, message: Message, placed: u64, why: Cause },
     /// The remote data of a write, which needs no receive.
-    Written(Entry, Option<Late>),
+    Written(Entry),
+}
+
+/// What a peer gets when what it has sent is told.
+pub(crate) enum Owed {
+    /// Nothing: it cannot go on for ever, or is gone.
+    Nothing,
+    /// The credit for an envelope.
+    Credit,
+    /// The word that it waits for.
+    Answer(Reply),
+}
+
+/// What waits for its turn.
+pub(crate) struct Waiting {
+    receipt: Receipt,
+    owed: Owed,
 }
 
 impl<T: Transport> Engine<T> {
@@ -50,8 +70,8 @@ impl<T: Transport> Engine<T> {
         self.note_arriving(peer, incoming);
     }
 
-    /// Tells what became of a message of `peer` in its turn: of one that was `incoming`, or that
-    /// came at once.
+    /// Tells what became of a message of `peer` in its turn, and then gives it what it is owed: of one
+    /// that was `incoming`, or that came at once.
     #[cold]
     #[inline(never)]
     pub(crate) fn tell_in_turn(
@@ -59,14 +79,30 @@ impl<T: Transport> Engine<T> {
         peer: PeerIndex,
         incoming: Option<u32>,
         receipt: Receipt,
+        owed: Owed,
     ) {
+        // It is kept from it first, as of all that waits.
+        match owed {
+            Owed::Nothing => {}
+            Owed::Credit => self.hold_charge(peer, ENVELOPE_COST),
+            Owed::Answer(_) => self.peers[peer as usize].late += 1,
+        }
+        let waiting = Waiting { receipt, owed };
         let mut next = match (&mut self.orders.receive, incoming) {
-            (Some(order), Some(incoming)) => order.over(incoming, receipt),
-            (Some(order), None) => order.append(peer, receipt),
-            (None, _) => Some(receipt),
+            (Some(order), Some(incoming)) => order.over(incoming, waiting),
+            (Some(order), None) => order.append(peer, waiting),
+            (None, _) => Some(waiting),
         };
-        while let Some(receipt) = next {
+        while let Some(Waiting { receipt, owed }) = next {
             self.tell(peer, receipt);
+            match owed {
+                Owed::Nothing => {}
+                Owed::Credit => self.release_held(peer, ENVELOPE_COST),
+                Owed::Answer(reply) => {
+                    self.peers[peer as usize].late -= 1;
+                    self.reply(peer, reply);
+                }
+            }
             next = self.orders.receive.as_mut().and_then(|order| order.next(peer));
         }
     }
@@ -79,12 +115,7 @@ impl<T: Transport> Engine<T> {
             Receipt::Failed { receive, message, placed, why } => {
                 self.report_arriving_failed(receive, &message, placed, &why);
             }
-            Receipt::Written(entry, late) => {
-                self.push_received(peer, entry);
-                if let Some(late) = late {
-                    self.tell_late(peer, &late);
-                }
-            }
+            Receipt::Written(entry) => self.push_received(peer, entry),
         }
     }
 }

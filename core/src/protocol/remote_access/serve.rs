@@ -9,9 +9,8 @@ use crate::{
     completion_queue::Entry,
     engine::{
         Engine,
-        order::receive::Receipt,
+        order::receive::{Owed, Receipt},
         peer::{PeerState, Reply},
-        unread::Late,
     },
     flags::Flags,
     memory::Piece,
@@ -200,13 +199,11 @@ impl<T: Transport> Engine<T> {
             self.push_received(peer, entry);
             return false;
         }
-        let late = operation.filter(|_| self.is_late(peer)).map(Late);
-        let is_late = late.is_some();
-        self.tell_in_turn(peer, None, Receipt::Written(entry, late));
-        if is_late {
-            self.note_late(peer);
-        }
-        is_late
+        let late = operation.filter(|_| self.is_late(peer));
+        let owed = late.map_or(Owed::Nothing, |name| Owed::Answer(Reply::new(Kind::Done, name, 0)));
+        self.tell_in_turn(peer, None, Receipt::Written(entry), owed);
+        self.check_late(peer);
+        late.is_some()
     }
 
     #[inline]
