@@ -27,7 +27,8 @@ the port exactly as given, within one network namespace.
 .B Domains
 One for each RDMA device, and kestrel-shm, which reaches this host alone. That one is found by who names
 it or kestrel (FI_PROVIDER, or the hints' provider, fabric or domain), sets FI_KESTREL_TRANSPORT to shm,
-asks for FI_LOCAL_COMM and not for FI_REMOTE_COMM, or for no capabilities. Where a device's domain fits,
+asks for FI_LOCAL_COMM and not for FI_REMOTE_COMM, or for no capabilities. Who has no hints at all, and
+names nobody, is told of it without one-sided operations. Where a device's domain fits,
 naming kestrel is not enough.
 .TP
 .B Progress
