@@ -112,7 +112,7 @@ pub struct Peer {
     pub window: PeerWindow,
     /// Its operation of which more segments are to come.
     pub several: InTheMiddle,
-    /// What of it waits for its turn, beyond the budget, and is answered then: see [`super::unread`].
+    /// What of it waits for its turn, and is answered or counted then: see [`super::order::receive`].
     pub late: u32,
     /// What the peer asked to read and has not wholly got.
     pub serving: VecDeque<Serving>,

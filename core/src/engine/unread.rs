@@ -17,7 +17,6 @@
 
 use super::Engine;
 use crate::{
-    protocol::arrive::UNDER_WAY_MAX,
     transport::{Arrival, PeerIndex, Transport},
     wire::{self, ENVELOPE_COST, Kind},
 };
@@ -40,6 +39,11 @@ impl Unread {
     pub(super) fn new(budget: u64) -> Unread {
         let max = usize::try_from(budget / ENVELOPE_COST).unwrap_or(usize::MAX);
         Unread { max, ..Unread::default() }
+    }
+
+    /// So many may wait.
+    pub(super) fn most(&self) -> usize {
+        self.max
     }
 
     /// A lane is gone: what was left may have been in it. The next poll finds what others have.
@@ -96,20 +100,6 @@ impl<T: Transport> Engine<T> {
         }
         // They would sleep until the bell rings.
         self.wake_sound_sleepers();
-    }
-
-    /// Whether what comes from `peer` without credit would wait for its turn, beyond the budget: it is
-    /// answered late then.
-    pub(crate) fn is_late(&self, peer: PeerIndex) -> bool {
-        let order = self.orders.receive.as_ref();
-        order.is_some_and(|order| !order.is_empty(peer) && order.held() >= self.unread.max)
-    }
-
-    /// Something of `peer` was late: it may not have more under way than anybody.
-    pub(crate) fn check_late(&mut self, peer: PeerIndex) {
-        if self.peers[peer as usize].late as usize > UNDER_WAY_MAX {
-            self.violation(peer, "it goes on behind a message that it does not finish");
-        }
     }
 
     /// Whether what is there to be taken may all be remote data that there is no room for.

@@ -7,7 +7,7 @@
 use crate::{
     engine::{
         Engine,
-        order::receive::{Owed, Receipt},
+        order::receive::{LATE_MAX, Owed, Receipt},
         peer::Reply,
         report::Message,
         shortage::growth_of,
@@ -154,7 +154,8 @@ impl<T: Transport> Engine<T> {
     /// Whether more messages are under way from `peer` than anybody can send.
     fn has_too_many(&self, peer: PeerIndex) -> bool {
         let record = &self.peers[peer as usize];
-        (record.incoming.len() + record.late as usize).max(record.replies.len()) > UNDER_WAY_MAX
+        let under_way = record.incoming.len().max(record.replies.len());
+        under_way > UNDER_WAY_MAX || record.late > LATE_MAX
     }
 
     fn heard_envelope(&mut self, peer: PeerIndex) {
@@ -348,7 +349,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// The same of one that is in its receive's buffer. Returns what its sender gets when that is told: one
-    /// that has used no credit waits for its answer, if it would wait for its turn beyond the budget.
+    /// whose sender waits for a word gets that then, if it would wait for its turn beyond the budget.
     fn close_matched(&mut self, index: u32) -> Owed {
         let incoming = &self.incoming[index];
         if !incoming.is_rendezvous() {

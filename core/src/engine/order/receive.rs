@@ -5,8 +5,9 @@
 //! What waits is not what is told but that it is to be told, so the buffer of a multi-receive is
 //! released by the message that is reported last, wherever that one comes from.
 //!
-//! A sender that begins a message, and does not finish it, can have no more wait than anybody can send:
-//! what waits is [`Owed`] something, without which it cannot go on for ever.
+//! A sender that begins a message, and does not finish it, could have others wait behind it without end.
+//! So what waits is [`Owed`] something: the credit for its envelope, or an answer, or at least its place
+//! among those that a sender may have under way. What a device writes waits for nothing of that.
 
 use crate::{
     completion_queue::Entry,
@@ -17,6 +18,7 @@ use crate::{
         report::{Message, Side},
     },
     error::Cause,
+    protocol::arrive::UNDER_WAY_MAX,
     transport::{PeerIndex, Transport},
     wire::ENVELOPE_COST,
 };
@@ -33,13 +35,19 @@ pub(crate) enum Receipt {
 
 /// What a peer gets when what it has sent is told.
 pub(crate) enum Owed {
-    /// Nothing: it cannot go on for ever, or is gone.
+    /// Nothing: it has its answer, and there is room for what waits.
     Nothing,
     /// The credit for an envelope.
     Credit,
-    /// The word that it waits for.
+    /// A place among those that it may have under way: there is nothing to answer.
+    Place,
+    /// That, and the word that it waits for.
     Answer(Reply),
 }
+
+/// As many late ones of a peer as nobody can have: operations of both kinds, those whose places were given back
+/// when they were given up among them.
+pub(crate) const LATE_MAX: u32 = 2 * UNDER_WAY_MAX as u32;
 
 /// What waits for its turn.
 pub(crate) struct Waiting {
@@ -85,7 +93,7 @@ impl<T: Transport> Engine<T> {
         match owed {
             Owed::Nothing => {}
             Owed::Credit => self.hold_charge(peer, ENVELOPE_COST),
-            Owed::Answer(_) => self.peers[peer as usize].late += 1,
+            Owed::Place | Owed::Answer(_) => self.peers[peer as usize].late += 1,
         }
         let waiting = Waiting { receipt, owed };
         let mut next = match (&mut self.orders.receive, incoming) {
@@ -98,12 +106,27 @@ impl<T: Transport> Engine<T> {
             match owed {
                 Owed::Nothing => {}
                 Owed::Credit => self.release_held(peer, ENVELOPE_COST),
+                Owed::Place => self.peers[peer as usize].late -= 1,
                 Owed::Answer(reply) => {
                     self.peers[peer as usize].late -= 1;
                     self.reply(peer, reply);
                 }
             }
             next = self.orders.receive.as_mut().and_then(|order| order.next(peer));
+        }
+    }
+
+    /// Whether what comes from `peer` without credit would wait for its turn, beyond the budget for unexpected
+    /// messages: it is answered late then.
+    pub(crate) fn is_late(&self, peer: PeerIndex) -> bool {
+        let order = self.orders.receive.as_ref();
+        order.is_some_and(|order| !order.is_empty(peer) && order.held() >= self.unread.most())
+    }
+
+    /// A write of `peer` may be late: it may not have more under way than anybody.
+    pub(crate) fn check_late(&mut self, peer: PeerIndex) {
+        if self.peers[peer as usize].late > LATE_MAX {
+            self.violation(peer, "it goes on behind a message that it does not finish");
         }
     }
 
