@@ -10,8 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::bind_count::{BindCount, BindError};
-use crate::error::{Errno, HasErrno};
+use crate::bind_count::BindCount;
 use crate::flags::Flags;
 use crate::info::MemoryRegionMode;
 
@@ -20,6 +19,7 @@ pub mod access;
 pub mod adapter;
 pub mod audience;
 pub mod descriptor;
+mod error;
 #[allow(unsafe_code)]
 mod persistence;
 #[allow(unsafe_code)]
@@ -28,6 +28,7 @@ pub mod registration;
 use access::Gate;
 use adapter::Adapter;
 use audience::Audience;
+pub use error::MemoryRegionError;
 use registration::Events;
 
 /// "No key": never the key of a region. libfabric's `FI_KEY_NOTAVAIL`.
@@ -71,52 +72,6 @@ pub struct MemoryRegionAttributes<'a> {
     pub context: u64,
     /// Whom it is for, where endpoints have their keys from address vectors; none: whoever is heard.
     pub audience: Option<&'a Audience>,
-}
-
-/// Why a region could not be registered or closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum MemoryRegionError {
-    #[error("{count} ranges were given: 1 to {count_max} are possible")]
-    RangeCount { count: usize, count_max: usize },
-    #[error("range {index}, {len} bytes from {address:#x} on, passes the end of memory")]
-    BadRange { index: usize, address: u64, len: u64 },
-    #[error("access {access:#x} has bits that mean nothing")]
-    UnknownAccess { access: u64 },
-    #[error("offset {offset} is not 0")]
-    Offset { offset: u64 },
-    #[error("memory region flags {flags:#x} are not supported")]
-    UnsupportedFlags { flags: u64 },
-    #[error("key {key:#x} is in use")]
-    KeyInUse { key: u64 },
-    #[error("key {key:#x} stands for 'no key'")]
-    ReservedKey { key: u64 },
-    #[error("key {key:#x} is not this registry's")]
-    NotRegistered { key: u64 },
-    #[error("a counter is bound to the region with key {key:#x} already")]
-    CounterBound { key: u64 },
-    #[error("the counter belongs to another domain than the region")]
-    OtherDomain,
-    #[error(transparent)]
-    Bind(#[from] BindError),
-}
-
-impl HasErrno for MemoryRegionError {
-    fn errno(&self) -> Errno {
-        match self {
-            MemoryRegionError::KeyInUse { .. } => Errno::NOKEY,
-            MemoryRegionError::UnsupportedFlags { .. } => Errno::BADFLAGS,
-            MemoryRegionError::OtherDomain => Errno::DOMAIN,
-            MemoryRegionError::Bind(error) => error.errno(),
-            MemoryRegionError::RangeCount { .. }
-            | MemoryRegionError::BadRange { .. }
-            | MemoryRegionError::UnknownAccess { .. }
-            | MemoryRegionError::Offset { .. }
-            | MemoryRegionError::ReservedKey { .. }
-            | MemoryRegionError::CounterBound { .. }
-            | MemoryRegionError::NotRegistered { .. } => Errno::INVAL,
-        }
-    }
 }
 
 /// A registered region.
@@ -256,7 +211,7 @@ impl MemoryRegionRegistry {
             access: attributes.access & ACCESS,
             flags: attributes.flags,
             context: attributes.context,
-            base: attributes.ranges.first().filter(|_| by_address).map_or(0, |range| range.address),
+            base: if by_address { first_address(attributes.ranges) } else { 0 },
             len: attributes.ranges.iter().map(|range| range.len).sum(),
             keeps_pages: self.mode.contains(MemoryRegionMode::ALLOCATED),
             binds: BindCount::default(),
@@ -362,13 +317,19 @@ impl MemoryRegionRegistry {
     }
 }
 
+/// Where the first byte is; of nothing, where that would be.
+fn first_address(ranges: &[MemoryRange]) -> u64 {
+    let first = ranges.iter().find(|range| range.len > 0).or(ranges.first());
+    first.map_or(0, |range| range.address)
+}
+
 impl Regions {
     /// A key of our own: not in use, and not to be guessed from other keys,
-    /// so that a key that outlives its region finds nothing.
+    /// so that a key that outlives its region finds nothing. Nor is it an address.
     fn next_key(&mut self) -> u64 {
         loop {
             self.serial += 1;
-            let key = self.secret.hash_one(self.serial);
+            let key = self.secret.hash_one(self.serial) | 1 << 63;
             if key != KEY_NOTAVAIL && !self.by_key.contains_key(&key) {
                 return key;
             }
@@ -379,6 +340,7 @@ impl Regions {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::error::{Errno, HasErrno};
 
     const PAGE: MemoryRange = MemoryRange { address: 0x1000, len: 4096 };
     const NEXT: MemoryRange = MemoryRange { address: 0x9000, len: 10 };

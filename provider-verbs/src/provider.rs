@@ -2,7 +2,10 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -106,6 +109,8 @@ pub struct RcProvider<V: Verbs> {
     connect_by: ConnectBy,
     /// Opened for the first endpoint that uses it.
     manager: OnceLock<Arc<V::Manager>>,
+    /// It was said that there was none.
+    manager_missed: AtomicBool,
     connect_timeout: Duration,
     confirm_wait: Duration,
     peer_timeout: Duration,
@@ -139,6 +144,7 @@ impl<V: Verbs> RcProvider<V> {
             auth_key: options.auth_key,
             connect_by: options.connect_by,
             manager: OnceLock::new(),
+            manager_missed: AtomicBool::new(false),
             connect_timeout: options.connect_timeout,
             confirm_wait: options.confirm_wait,
             peer_timeout: options.peer_timeout,
@@ -186,7 +192,9 @@ impl<V: Verbs> RcProvider<V> {
         match self.device.open_manager() {
             Ok(manager) => Some(self.manager.get_or_init(|| Arc::new(manager)).clone()),
             Err(error) => {
-                tracing::info!("connections are made over TCP: {error}");
+                if !self.manager_missed.swap(true, Ordering::Relaxed) {
+                    tracing::info!("connections are made over TCP: {error}");
+                }
                 None
             }
         }

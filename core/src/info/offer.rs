@@ -314,6 +314,9 @@ impl Offer {
     #[must_use]
     pub fn of_messages(mut self) -> Self {
         for info in [&mut self.template, &mut self.maximum] {
+            // Of registration only what matters for buffers of one's own.
+            info.domain.memory_region_mode &= MemoryRegionMode::ALLOCATED;
+            info.transmit.rma_iov_limit = 0;
             for caps in [&mut info.caps, &mut info.transmit.caps, &mut info.receive.caps] {
                 caps.remove(ONE_SIDED_CAPS);
             }

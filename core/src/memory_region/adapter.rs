@@ -208,13 +208,15 @@ mod tests {
             assert!(own.is_none());
             registry.close(&region).unwrap();
         }
-        // Beside others it is none of them.
+        // Beside others it is none of them, and the first byte has the first address.
+        let mode = MemoryRegionMode::ALLOCATED | MemoryRegionMode::VIRT_ADDR;
+        let registry = MemoryRegionRegistry::new(mode, 2);
         let page = MemoryRange { address: 0x1000, len: 4096 };
         let ranges = &[nothing, page];
         let attributes = MemoryRegionAttributes { ranges, access, ..Default::default() };
         let region = registry.register(&attributes).unwrap();
         let lease = region.lease(Permitted::ALL, false, 1, |_| Some(Arc::new(Lent))).unwrap();
-        assert_eq!((lease.address, lease.length), (0x1000, 4096));
+        assert_eq!((region.base(), lease.address, lease.length), (0x1000, 0x1000, 4096));
     }
 
     #[test]

@@ -123,7 +123,11 @@ pub fn busy_child() {
                 assert_eq!(close(register_as(world, others, flag::REMOTE_WRITE, 1, 0)), 0);
             }
         });
-        scope.spawn(move || while !is_over.load(Ordering::Relaxed) && ask() == 0 {});
+        scope.spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(ask(), 0);
+            }
+        });
         for _ in 0..100 {
             let open = || (0..100).map(|_| open_and_close()).sum::<i32>();
             assert_eq!(wait(fork(|| open() + ask() + close_inherited())), 0);
