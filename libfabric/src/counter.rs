@@ -148,7 +148,10 @@ pub fn pollable(state: &State) -> Arc<dyn Waitable> {
 /// has seen the last change: by reading it, or by an earlier call of this.
 pub fn try_wait(state: &State) -> Result<bool, Failure> {
     let Some((outside, watched)) = &state.outside else {
-        return Err(Failure::new(Errno::INVAL, "the counter was not opened with FI_WAIT_FD"));
+        return Err(Failure::new(
+            Errno::INVAL,
+            "the counter was not opened with FI_WAIT_FD or FI_WAIT_POLLFD",
+        ));
     };
     Ok(outside.begin([watched as &dyn Waitable].into_iter()))
 }

@@ -350,7 +350,10 @@ unsafe extern "C" fn sread(
     guarded("fi_eq_sread", || {
         // SAFETY: C passes an open queue.
         let state = unsafe { object::owned(eq) }?;
-        state.kind.check_blocking()?;
+        // Of FI_WAIT_NONE, too, as programs do whose attributes are zeroes (Derecho).
+        if state.kind == WaitKind::Set {
+            state.kind.check_blocking()?;
+        }
         let (start, timeout) = (Instant::now(), waiting::timeout(timeout_ms));
         loop {
             // SAFETY: C passes a buffer of that length.

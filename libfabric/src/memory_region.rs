@@ -141,6 +141,13 @@ pub fn region_of(descriptor: *mut c_void) -> Option<Descriptor> {
 /// ignored" (fi_mr(3), on FI_MR_LOCAL, which is asked of nobody), whatever it points to.
 const WITH_LISTS: ApiVersion = ApiVersion::new(1, 22);
 
+/// Whether there may be a list, or it is a descriptor instead: programs pass that where a list of one is meant, which
+/// other providers do not notice. Nothing lies in the first page, nor where a processor has no addresses.
+#[inline(always)]
+fn is_address(descriptors: *const *mut c_void) -> bool {
+    (1 << 12..1 << 56).contains(&descriptors.addr())
+}
+
 /// Whether an application's lists of descriptors are followed.
 #[derive(Clone, Copy)]
 pub struct DescriptorLists(bool);
@@ -163,6 +170,9 @@ impl DescriptorLists {
     ) -> Option<Descriptor> {
         if !self.0 || descriptors.is_null() || count != 1 {
             return None;
+        }
+        if !is_address(descriptors) {
+            return region_of(descriptors.cast_mut().cast());
         }
         // SAFETY: the caller vouches for it.
         region_of(unsafe { *descriptors })

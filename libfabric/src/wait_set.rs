@@ -165,7 +165,10 @@ impl State {
     /// Makes ready for a wait outside: `fi_trywait` on a set.
     pub fn try_wait(&self) -> Result<bool, Failure> {
         let outside = self.outside.as_ref().ok_or_else(|| {
-            Failure::new(Errno::INVAL, "the wait set was not opened with FI_WAIT_FD")
+            Failure::new(
+                Errno::INVAL,
+                "the wait set was not opened with FI_WAIT_FD or FI_WAIT_POLLFD",
+            )
         })?;
         // Those who join from now on raise it again.
         let somebody_joined = self.joined.lower();

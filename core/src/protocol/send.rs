@@ -255,10 +255,18 @@ impl<T: Transport> Engine<T> {
         if is_full(self) {
             self.pump(peer);
             if is_full(self) {
-                return Err(PostError::Again);
+                return Err(self.no_place());
             }
         }
         Ok(())
+    }
+
+    /// There is no place. Who posts again and again and reads nothing meanwhile, as programs do that hold a lock of
+    /// their own, would do so for ever: what is answered gives a place back, and is taken here.
+    #[cold]
+    pub(crate) fn no_place(&mut self) -> PostError {
+        self.progress();
+        PostError::Again
     }
 
     fn enqueue(&mut self, peer: PeerIndex, operation: SendOperation) {

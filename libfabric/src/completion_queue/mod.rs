@@ -1,5 +1,6 @@
 //! Completion queues. Reference: fi_cq(3).
 
+mod descriptor;
 mod error;
 mod format;
 mod read;
@@ -18,6 +19,7 @@ use kestrel_core::{
     info::{ApiVersion, CompletionFormat},
 };
 
+use self::descriptor::Descriptor;
 use crate::{
     abi::{
         attributes::CqAttr,
@@ -28,7 +30,7 @@ use crate::{
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
     wait_set::{self, Membership},
-    waiting::{Armed, Outside, WaitKind, Waitable},
+    waiting::{Armed, WaitKind, Waitable},
 };
 
 /// `FI_AFFINITY`: which core interrupts go to. There are none.
@@ -41,7 +43,7 @@ const COND_THRESHOLD: u32 = 1;
 pub struct State {
     pub queue: Arc<CompletionQueue>,
     /// What the application waits on outside, if it asked for that.
-    outside: Option<Outside>,
+    descriptor: Option<Descriptor>,
     kind: WaitKind,
     wait_obj: u32,
     version: ApiVersion,
@@ -145,10 +147,10 @@ pub unsafe extern "C" fn open(
             }
             _ => None,
         };
-        let outside = (kind == WaitKind::Descriptor).then(Outside::new).transpose()?;
+        let descriptor = (kind == WaitKind::Descriptor).then(Descriptor::new).transpose()?;
         let state = State {
             queue,
-            outside,
+            descriptor,
             kind,
             wait_obj: attr.wait_obj,
             version: parent.version,
@@ -173,12 +175,11 @@ pub unsafe extern "C" fn open(
 
 /// Makes ready for a wait outside: `fi_trywait` on a queue.
 pub fn try_wait(state: &State) -> Result<bool, Failure> {
-    let Some(outside) = &state.outside else {
-        let reason = "the completion queue was not opened with FI_WAIT_FD";
+    let Some(descriptor) = &state.descriptor else {
+        let reason = "the completion queue was not opened with FI_WAIT_FD or FI_WAIT_POLLFD";
         return Err(Failure::new(Errno::INVAL, reason));
     };
-    let watched = Watched(state.queue.clone());
-    Ok(outside.begin([&watched as &dyn Waitable].into_iter()))
+    Ok(descriptor.try_wait(&Watched(state.queue.clone())))
 }
 
 unsafe extern "C" fn control(cq: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
@@ -188,10 +189,10 @@ unsafe extern "C" fn control(cq: *mut Fid, command: c_int, argument: *mut c_void
         if argument.is_null() {
             return Err(Failure::null("the argument"));
         }
-        match (command, &state.outside) {
-            (command::GETWAIT, Some(outside)) => {
+        match (command, &state.descriptor) {
+            (command::GETWAIT, Some(descriptor)) => {
                 // SAFETY: the argument of this command is that of the wait object.
-                unsafe { outside.tell(state.wait_obj, argument) }?;
+                unsafe { descriptor.tell(state.wait_obj, argument) }?;
             }
             (command::GETWAITOBJ, _) => {
                 let told = if state.kind == WaitKind::None { wait::NONE } else { state.wait_obj };

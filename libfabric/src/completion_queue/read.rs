@@ -12,7 +12,7 @@ use kestrel_core::{
     flags::Flags,
 };
 
-use super::{State, error, format::Format};
+use super::{State, Watched, error, format::Format};
 use crate::{
     abi::{Refusal, constants::NOSYS, control::OpsCq, fid::FidCq},
     object,
@@ -99,8 +99,8 @@ unsafe fn read_into<F: Format>(
     count: usize,
     sources: *mut u64,
 ) -> isize {
-    if let Some(outside) = &state.outside {
-        outside.end();
+    if let Some(descriptor) = &state.descriptor {
+        descriptor.look();
     }
     if buffer.is_null() && count > 0 {
         return refused_argument("where the completions go is null");
@@ -108,7 +108,14 @@ unsafe fn read_into<F: Format>(
     // SAFETY: both arrays have `count` entries, and `at` is less.
     let take = |at, entry: &Entry| unsafe { put_both::<F>(buffer, sources, at, entry) };
     // SAFETY: the closure calls nothing but what writes an entry.
-    answer(unsafe { state.queue.read_in_place(count, take) })
+    let outcome = unsafe { state.queue.read_in_place(count, take) };
+    if let Some(descriptor) = &state.descriptor
+        && descriptor.is_waited_for_unasked()
+    {
+        let is_empty = outcome == Err(ReadError::Empty);
+        descriptor.make_ready(is_empty, &Watched(state.queue.clone()));
+    }
+    answer(outcome)
 }
 
 unsafe extern "C" fn read<F: Format>(cq: *mut FidCq, buffer: *mut c_void, count: usize) -> isize {
@@ -155,8 +162,8 @@ unsafe extern "C" fn read_blocking_from<F: Format>(
         if buffer.is_null() && count > 0 {
             return Err(Failure::null("where the completions go"));
         }
-        if let Some(outside) = &state.outside {
-            outside.end();
+        if let Some(descriptor) = &state.descriptor {
+            descriptor.look();
         }
         // Who asks for nothing waits for nothing.
         let timeout = if count == 0 { Some(Duration::ZERO) } else { waiting::timeout(timeout_ms) };

@@ -21,7 +21,7 @@ impl Segments {
     unsafe fn new<T>(
         list: *const T,
         count: usize,
-        segment: impl Fn(&T) -> RemoteSegment,
+        mut segment: impl FnMut(&T) -> RemoteSegment,
     ) -> Option<Segments> {
         if count > RMA_IOV_LIMIT || (list.is_null() && count > 0) {
             return None;
@@ -34,15 +34,17 @@ impl Segments {
         Some(segments)
     }
 
-    /// As `fi_readmsg` and `fi_writemsg` give them.
+    /// As `fi_readmsg` and `fi_writemsg` give them, for `total` bytes. "Length of target buffer" (fi_rma(3)): where
+    /// there is room for more, the first of it is meant. Derecho tells how much its peer has.
     ///
     /// # Safety
     /// `list` is null or that many entries are there.
     #[inline(always)]
-    pub unsafe fn of_bytes(list: *const RmaIov, count: usize) -> Option<Segments> {
+    pub unsafe fn of_bytes(list: *const RmaIov, count: usize, total: usize) -> Option<Segments> {
+        let mut left = total as u64;
         let segment = |iov: &RmaIov| RemoteSegment {
             address: iov.addr,
-            length: iov.len as u64,
+            length: take(&mut left, iov.len as u64),
             key: iov.key,
         };
         // SAFETY: the caller vouches for it.
@@ -69,4 +71,12 @@ impl Segments {
         // SAFETY: so many were written.
         unsafe { slice::from_raw_parts(self.segments.as_ptr().cast(), self.count) }
     }
+}
+
+/// At most as much of what is `left`, which is less by that.
+#[inline(always)]
+fn take(left: &mut u64, most: u64) -> u64 {
+    let taken = most.min(*left);
+    *left -= taken;
+    taken
 }

@@ -204,10 +204,13 @@ pub unsafe fn with_post(
     post: impl FnOnce(RmaPost<'_>) -> isize,
 ) -> isize {
     // SAFETY: the caller vouches for it.
-    let read = unsafe {
-        (List::new(msg.msg_iov, msg.iov_count), Segments::of_bytes(msg.rma_iov, msg.rma_iov_count))
+    let Some(list) = (unsafe { List::new(msg.msg_iov, msg.iov_count) }) else {
+        return post::bad_list();
     };
-    let (Some(list), Some(segments)) = read else { return post::bad_list() };
+    let total = list.pieces().total();
+    // SAFETY: as above.
+    let segments = unsafe { Segments::of_bytes(msg.rma_iov, msg.rma_iov_count, total) };
+    let Some(segments) = segments else { return post::bad_list() };
     // SAFETY: as above.
     let region = unsafe { lists.region(msg.desc, msg.iov_count) };
     post(RmaPost {

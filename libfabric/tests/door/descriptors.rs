@@ -31,6 +31,34 @@ fn fall_asleep(world: &World, node: Node) -> c_int {
     fd
 }
 
+/// Programs that wait on the descriptor and never ask first (fi_trywait) are told all the same, from the first wait on:
+/// so do LDMS, Derecho and others.
+#[test]
+fn who_never_asks_is_told_all_the_same() {
+    let Some(host) = host("who_never_asks_is_told_all_the_same") else { return };
+    let world = waiting_world(host, WAIT_FD);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    let (fd, start) = (descriptor(to.cq), Instant::now());
+    assert!(is_readable(fd, 0), "nobody has looked yet");
+    for _ in 0..3 {
+        expect(&world);
+        while is_readable(fd, 10) {
+            assert_eq!(to.read().err(), Some(code::AGAIN));
+            assert!(start.elapsed() < PATIENCE, "it is never silent");
+        }
+        send(from);
+        loop {
+            assert!(is_readable(fd, 20_000), "the message was not announced");
+            if to.read().is_ok() {
+                break;
+            }
+            from.progress();
+            assert!(start.elapsed() < PATIENCE);
+        }
+        assert!(is_readable(fd, 0), "there may be more");
+    }
+}
+
 /// A sleeper on the queue of node 1 is woken by a message, whatever another thread did meanwhile.
 fn is_woken_after(test: &str, what: impl Fn(&World) + Sync) {
     let Some(host) = host(test) else { return };

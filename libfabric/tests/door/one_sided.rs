@@ -132,7 +132,8 @@ fn operations_take_the_descriptors_of_their_buffers() {
             world.completion(from);
             assert_eq!(*start.cast::<u64>(), sent + 1);
             memory.fill(0);
-            let target = RmaIov { addr: 0, len: 16_000, key: KEY };
+            // There may be room for more.
+            let target = RmaIov { addr: 0, len: 50_000, key: KEY };
             let msg = MsgRma {
                 msg_iov: &raw const iov,
                 desc: descs,

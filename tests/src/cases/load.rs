@@ -1,5 +1,7 @@
 //! Many messages, many endpoints, little room.
 
+use std::time::Instant;
+
 use kestrel_core::{
     domain::{DomainOptions, Sharing},
     endpoint::{EndpointOptions, PostError},
@@ -10,7 +12,7 @@ use kestrel_core::{
 
 use crate::bed::{Bed, Memory, Options, Receive, Send, pattern, same};
 use crate::one_sided::{BOTH, Rma, expose, segment};
-use crate::scale::scaled;
+use crate::scale::{PATIENCE, scaled};
 
 pub fn a_full_transmit_queue_has_no_side_effect<P: Provider>(bed: &Bed<P>) {
     let endpoint = EndpointOptions { transmit_size: 8, ..EndpointOptions::default() };
@@ -45,6 +47,30 @@ pub fn a_full_transmit_queue_has_no_side_effect<P: Provider>(bed: &Bed<P>) {
     world.nodes[0].send(pattern(2, 10), 1, Some(99), 1);
     world.nodes[1].receive(10, Some(99), 2);
     world.received(1).good();
+}
+
+/// Nobody else drives a sender that posts again and again, and reads nothing: it gets a place all the same.
+pub fn who_only_posts_gets_a_place<P: Provider>(bed: &Bed<P>) {
+    const SIZE: usize = 8;
+    let endpoint = EndpointOptions { transmit_size: SIZE, ..EndpointOptions::default() };
+    let world = bed.world_with(2, &Options { endpoint, ..Options::default() });
+    world.warm_up();
+    let bytes = Memory::from(pattern(1, 200_000));
+    let send = Send { pieces: bytes.all(), ..Send::default() };
+    let (from, to) = (&world.nodes[0], &world.nodes[1]);
+    let start = Instant::now();
+    for nth in 0..2 * SIZE as u64 {
+        to.receive(200_000, None, nth);
+        while let Err(error) = from.post_send(1, &send) {
+            assert_eq!(error, PostError::Again);
+            to.poll();
+            assert!(start.elapsed() < PATIENCE, "in vain: message {nth}");
+        }
+    }
+    for nth in 0..2 * SIZE as u64 {
+        assert_eq!(world.received(1).context(), nth);
+        world.sent(0).good();
+    }
 }
 
 /// "a lower bound on the number of transmit operations that may be posted … without that operation

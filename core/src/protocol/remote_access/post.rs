@@ -29,8 +29,7 @@ impl<T: Transport> Engine<T> {
         if self.is_full() {
             self.pump(peer);
             if self.is_full() {
-                self.flush();
-                return Err(PostError::Again);
+                return Err(self.no_place());
             }
         }
         let flags = post.flags;
