@@ -7,6 +7,7 @@ from hosts import run_script
 from lab import PATIENT
 
 PEER = "10.9.0.2"
+HERE = "10.9.0.1"
 
 
 def run_pair(there: str, here: str, ready: str, netem: str = "") -> list[Outcome]:
@@ -21,7 +22,8 @@ def run_pair(there: str, here: str, ready: str, netem: str = "") -> list[Outcome
         on-peer {there} >/tmp/there 2>&1 & serves=$!
         {ready}
         {here} 2>&1 || failed=$?
-        wait $serves || failed=$?
+        # Of who has failed the other one may never hear.
+        test ${{failed:-0}} != 0 || wait $serves || failed=$?
         echo "on the other host:"; cat /tmp/there; exit ${{failed:-0}}
         """,
         netem=netem,
