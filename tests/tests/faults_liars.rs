@@ -32,6 +32,8 @@ const LONG: usize = 16 << 20;
 /// Of messages that nobody has asked for, and as many of their envelopes.
 const BUDGET: u64 = 64 << 10;
 const IN_BUDGET: usize = (BUDGET / ENVELOPE_COST) as usize;
+/// More than anybody can have under way.
+const MANY: usize = 10 * TX_SIZE_MAX;
 /// What a liar calls its message.
 const NAME: u64 = 5;
 
@@ -159,22 +161,43 @@ fn blocks_that_hold_a_sender_up_are_refused() {
     }
 }
 
+/// Two whose completions keep an order, with little room for what nobody has asked for.
+fn in_order(bed: &Bed<MockProvider>) -> World<MockProvider> {
+    let domain = DomainOptions { unexpected_budget: BUDGET, ..DomainOptions::default() };
+    let endpoint = EndpointOptions { receives_in_order: true, ..EndpointOptions::default() };
+    let world = bed.world_with(2, &Options { domain, endpoint, ..Options::default() });
+    world.warm_up();
+    world
+}
+
+/// A liar that begins a message to node 1, which waits for it.
+fn begin(bed: &Bed<MockProvider>, world: &World<MockProvider>) -> Liar {
+    let victim = &world.nodes[1];
+    let mut liar = Liar::new(bed, victim.endpoint.address());
+    victim.receive(LENGTH, None, 1);
+    liar.say_all(Kind::Long, 0, &[NAME, LENGTH as u64, 8, 0, 0], 8);
+    world.poll(50);
+    liar
+}
+
+/// The same, with a buffer for all that comes behind it.
+fn begin_in_front_of(into: &Memory, bed: &Bed<MockProvider>, world: &World<MockProvider>) -> Liar {
+    let liar = begin(bed, world);
+    let flags = Flags::MULTI_RECV;
+    let receive = Receive { pieces: into.all(), flags, context: 2, ..Receive::default() };
+    world.nodes[1].post_receive(&receive).unwrap();
+    liar
+}
+
 /// Where completions keep an order, the data of writes waits behind a message that is still to come: as much as
 /// the budget has room for. Beyond it writes are answered when their turn comes, so that nobody writes more than
 /// it can have under way. Whoever finishes the message loses nothing; whoever writes on is cut off.
 #[test]
 fn data_behind_an_unfinished_message_is_bounded() {
     let bed = mock_bed(MockOptions::default());
-    let domain = DomainOptions { unexpected_budget: BUDGET, ..DomainOptions::default() };
-    let endpoint = EndpointOptions { receives_in_order: true, ..EndpointOptions::default() };
-    let options = Options { domain, endpoint, ..Options::default() };
     for finishes in [true, false] {
-        let world = bed.world_with(2, &options);
-        world.warm_up();
-        let victim = &world.nodes[1];
-        let mut liar = Liar::new(&bed, victim.endpoint.address());
-        victim.receive(LENGTH, None, 1);
-        liar.say_all(Kind::Long, 0, &[NAME, LENGTH as u64, 8, 0, 0], 8);
+        let world = in_order(&bed);
+        let (victim, mut liar) = (&world.nodes[1], begin(&bed, &world));
         let most = if finishes { TX_SIZE_MAX } else { 5 * TX_SIZE_MAX };
         let (mut written, mut answered) = (0, 0);
         while written < most && !liar.hear() {
@@ -209,23 +232,10 @@ fn data_behind_an_unfinished_message_is_bounded() {
 /// those without it their answer, beyond the budget.
 #[test]
 fn messages_behind_an_unfinished_one_are_bounded() {
-    const MANY: usize = 10 * TX_SIZE_MAX;
     let bed = mock_bed(MockOptions::default());
-    let domain = DomainOptions { unexpected_budget: BUDGET, ..DomainOptions::default() };
-    let endpoint = EndpointOptions { receives_in_order: true, ..EndpointOptions::default() };
-    let options = Options { domain, endpoint, ..Options::default() };
     for finishes in [true, false] {
-        let world = bed.world_with(2, &options);
-        world.warm_up();
-        let (victim, into) = (&world.nodes[1], Memory::zeroed(64));
-        let mut liar = Liar::new(&bed, victim.endpoint.address());
-        victim.receive(LENGTH, None, 1);
-        liar.say_all(Kind::Long, 0, &[NAME, LENGTH as u64, 8, 0, 0], 8);
-        world.poll(50);
-        let flags = Flags::MULTI_RECV;
-        victim
-            .post_receive(&Receive { pieces: into.all(), flags, context: 2, ..Receive::default() })
-            .unwrap();
+        let (world, into) = (in_order(&bed), Memory::zeroed(64));
+        let (victim, mut liar) = (&world.nodes[1], begin_in_front_of(&into, &bed, &world));
         let (mut charged, mut sent) = (2 * ENVELOPE_COST + 8, 0);
         while charged <= liar.credit() && sent < MANY {
             liar.say(Kind::Eager, 0, 0);
@@ -270,19 +280,9 @@ fn messages_behind_an_unfinished_one_are_bounded() {
 /// And of messages that are begun and given up.
 #[test]
 fn given_up_messages_behind_an_unfinished_one_are_bounded() {
-    const MANY: usize = 10 * TX_SIZE_MAX;
     let bed = mock_bed(MockOptions::default());
-    let endpoint = EndpointOptions { receives_in_order: true, ..EndpointOptions::default() };
-    let world = bed.world_with(2, &Options { endpoint, ..Options::default() });
-    world.warm_up();
-    let (victim, into) = (&world.nodes[1], Memory::zeroed(1 << 20));
-    let mut liar = Liar::new(&bed, victim.endpoint.address());
-    victim.receive(LENGTH, None, 1);
-    liar.say_all(Kind::Long, 0, &[NAME, LENGTH as u64, 8, 0, 0], 8);
-    world.poll(50);
-    let flags = Flags::MULTI_RECV;
-    let receive = Receive { pieces: into.all(), flags, context: 2, ..Receive::default() };
-    victim.post_receive(&receive).unwrap();
+    let (world, into) = (in_order(&bed), Memory::zeroed(1 << 20));
+    let (victim, mut liar) = (&world.nodes[1], begin_in_front_of(&into, &bed, &world));
     let mut given_up = 0;
     while given_up < MANY && !liar.hear() {
         let name = NAME + given_up as u64 + 1;
