@@ -126,7 +126,7 @@ impl Watch {
     }
 }
 
-/// What tells a thread from others, and whether it is over.
+/// What tells one who waits from others, a thread mostly, and whether it is over.
 pub type Thread = Weak<()>;
 
 /// The calling thread; nobody, if it is just ending.
@@ -249,24 +249,29 @@ impl Outside {
         Ok(())
     }
 
-    /// Arms everything. False: the application must look before it waits.
+    /// Arms everything for the calling thread. False: the application must look before it waits.
     pub fn begin<'a>(&self, all: impl Iterator<Item = &'a dyn Waitable>) -> bool {
+        self.begin_for(&this_thread(), all)
+    }
+
+    /// The same for somebody who need not be a thread.
+    pub fn begin_for<'a>(&self, who: &Thread, all: impl Iterator<Item = &'a dyn Waitable>) -> bool {
         // The set of a forked child is its parent's, too, and so is what was armed.
         if fork_guard::forked(self.generation) {
             return false;
         }
-        let (thread, mut watch) = (this_thread(), self.watch());
-        let earlier = watch.leave(&thread);
+        let mut watch = self.watch();
+        let earlier = watch.leave(who);
         let armed: Option<Vec<_>> = all.map(arm).collect();
         let mut answer = false;
         if let Some(armed) = armed {
-            watch.waits.push((thread.clone(), armed));
+            watch.waits.push((who.clone(), armed));
             let Watch { waits, bells } = &mut *watch;
             let armed = waits.iter().flat_map(|(_, armed)| armed);
             answer = bells.hold(armed.flat_map(|one| one.descriptors()).collect(), &self.epoll);
         }
         if !answer {
-            watch.leave(&thread);
+            watch.leave(who);
         }
         // Not before all of it is armed anew.
         drop(earlier);
@@ -289,18 +294,19 @@ impl Outside {
     #[inline(always)]
     pub fn end(&self) {
         if self.is_armed.load(Ordering::Relaxed) {
-            self.disarm();
+            self.end_for(&this_thread());
         }
     }
 
+    /// The same for somebody who need not be a thread.
     #[cold]
-    fn disarm(&self) {
+    pub fn end_for(&self, who: &Thread) {
         // Another thread of the parent may have had the lock, and always has it here.
         if fork_guard::forked(self.generation) {
             return;
         }
         let mut watch = self.watch();
-        drop(watch.leave(&this_thread()));
+        drop(watch.leave(who));
         self.is_armed.store(!watch.waits.is_empty(), Ordering::Relaxed);
     }
 }

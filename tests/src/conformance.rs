@@ -213,6 +213,7 @@ macro_rules! conformance {
             load:
                 a_full_transmit_queue_has_no_side_effect,
                 who_only_posts_gets_a_place,
+                who_only_injects_gets_room,
                 what_is_left_counts_operations_of_all_kinds,
                 what_is_left_may_be_posted_while_others_drive,
                 an_exhausted_budget_loses_and_blocks_nothing,

@@ -118,7 +118,7 @@ impl<T: Transport> Engine<T> {
         }
         let holds = match is_ready {
             true if goes_first && !self.transport.waits_for_itself(peer) => false,
-            true if full => return Err(PostError::Again),
+            true if full => return Err(self.no_place()),
             true => true,
             false => !full && self.has_place_for_one_more(peer),
         };
@@ -151,10 +151,10 @@ impl<T: Transport> Engine<T> {
     ///
     /// # Errors
     /// It is full, and some that have left wait for their turn to be reported.
-    pub(crate) fn is_full_of_datagrams(&self) -> Result<bool, PostError> {
+    pub(crate) fn is_full_of_datagrams(&mut self) -> Result<bool, PostError> {
         let unreported = self.unreported();
         let full = self.sends.len() + unreported >= self.setup.transmit_size;
-        if full && unreported > 0 { Err(PostError::Again) } else { Ok(full) }
+        if full && unreported > 0 { Err(self.no_place()) } else { Ok(full) }
     }
 
     /// Queues a datagram until its peer is found, or we have room.

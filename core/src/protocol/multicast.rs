@@ -88,7 +88,7 @@ impl<T: Transport> Engine<T> {
         match spread {
             Spread::Listed => self.send_to_members(place, &post, piece),
             Spread::Carried if !self.push_to_all(address, &post, piece) => {
-                return Err(PostError::Again);
+                return Err(self.no_place());
             }
             Spread::Carried => {}
         }

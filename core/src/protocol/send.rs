@@ -193,7 +193,7 @@ impl<T: Transport> Engine<T> {
         let ready = self.peers[peer as usize].state == PeerState::Ready;
         let injected = ready && post.flags.contains(Flags::INJECT);
         if injected && !self.goes_in_pieces(peer, piece.len()) {
-            return Err(PostError::Again);
+            return Err(self.no_place());
         }
         self.send_queued(peer, post)
     }
@@ -261,7 +261,7 @@ impl<T: Transport> Engine<T> {
         Ok(())
     }
 
-    /// There is no place. Who posts again and again and reads nothing meanwhile, as programs do that hold a lock of
+    /// There is no place, or no room. Who posts again and again and reads nothing meanwhile, as programs do that hold a lock of
     /// their own, would do so for ever: what is answered gives a place back, and is taken here.
     #[cold]
     pub(crate) fn no_place(&mut self) -> PostError {

@@ -3,18 +3,23 @@
 //! "Applications must call fi_trywait prior to blocking", or else it "may result in the wait object not being
 //! signaled". Programs that never do, or not before the first time, are served all the same, as other providers do: the
 //! descriptor can be read from the moment on at which it is told until somebody looks. And as long as nobody has called
-//! fi_trywait, a read that finds nothing makes ready for a wait, and behind any other it can be read.
+//! fi_trywait, a read that finds nothing makes ready for a wait, and behind any other it can be read. Not in a domain
+//! for one thread (FI_THREAD_DOMAIN): there a queue tells nobody of what its own thread completes.
 
 use std::{
     ffi::c_void,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
-use kestrel_core::fork_guard;
+use kestrel_core::{domain::Sharing, fork_guard};
 
 use crate::{
     outcome::Failure,
-    waiting::{Outside, Signal, Waitable},
+    waiting::{Outside, Signal, Waitable, sleep},
 };
 
 /// What an application waits on.
@@ -26,19 +31,25 @@ pub struct Descriptor {
     is_told: AtomicBool,
     /// It asks before it waits.
     asks: AtomicBool,
+    /// Who waits unasked, whichever thread that is.
+    unasked: Arc<()>,
+    /// That is told of what happens.
+    is_armed: AtomicBool,
     /// Tells a forked child that all of this is its parent's.
     generation: u32,
 }
 
 impl Descriptor {
-    pub fn new() -> Result<Descriptor, Failure> {
+    pub fn new(sharing: Sharing) -> Result<Descriptor, Failure> {
         let (outside, nudge) = (Outside::new()?, Signal::new()?);
         outside.add(nudge.fd());
         Ok(Descriptor {
             outside,
             nudge,
             is_told: AtomicBool::new(false),
-            asks: AtomicBool::new(false),
+            asks: AtomicBool::new(sharing == Sharing::Exclusive),
+            unasked: Arc::default(),
+            is_armed: AtomicBool::new(false),
             generation: fork_guard::generation(),
         })
     }
@@ -58,7 +69,9 @@ impl Descriptor {
 
     /// fi_trywait. False: the application must look before it waits.
     pub fn try_wait(&self, queue: &dyn Waitable) -> bool {
-        self.asks.store(true, Ordering::Relaxed);
+        if !self.asks.swap(true, Ordering::Relaxed) {
+            self.disarm();
+        }
         self.nudge.lower();
         self.outside.begin([queue].into_iter())
     }
@@ -72,18 +85,43 @@ impl Descriptor {
         }
     }
 
-    /// Whether it waits without asking.
+    /// The application has looked, and may wait now. Cost: two loads, for who asks; for others a system call
+    /// where there was nothing, and several behind something.
     #[inline(always)]
-    pub fn is_waited_for_unasked(&self) -> bool {
-        let unasked = self.is_told.load(Ordering::Relaxed) && !self.asks.load(Ordering::Relaxed);
-        unasked && !fork_guard::forked(self.generation)
+    pub fn has_looked(&self, is_empty: bool, queue: impl FnOnce() -> Box<dyn Waitable>) {
+        if self.is_told.load(Ordering::Relaxed) && !self.asks.load(Ordering::Relaxed) {
+            self.make_ready(is_empty, queue);
+        }
     }
 
-    /// The application may wait now: behind a read that has found nothing, or may have left something.
     #[cold]
-    pub fn make_ready(&self, is_empty: bool, queue: &dyn Waitable) {
-        if !is_empty || !self.outside.begin([queue].into_iter()) {
+    fn make_ready(&self, is_empty: bool, queue: impl FnOnce() -> Box<dyn Waitable>) {
+        if fork_guard::forked(self.generation) {
+            return;
+        }
+        if !is_empty {
+            self.disarm();
+            return self.nudge.raise();
+        }
+        // What is armed stays so until something rings, which reads that find nothing do not end.
+        if self.is_armed.load(Ordering::Relaxed) && !self.rings() {
+            return;
+        }
+        let queue = queue();
+        let armed = self.outside.begin_for(&Arc::downgrade(&self.unasked), [&*queue].into_iter());
+        self.is_armed.store(armed, Ordering::Relaxed);
+        if !armed {
             self.nudge.raise();
+        }
+    }
+
+    fn rings(&self) -> bool {
+        sleep(&[self.outside.fd()], Some(Duration::ZERO))
+    }
+
+    fn disarm(&self) {
+        if self.is_armed.swap(false, Ordering::Relaxed) {
+            self.outside.end_for(&Arc::downgrade(&self.unasked));
         }
     }
 }

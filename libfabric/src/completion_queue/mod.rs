@@ -147,7 +147,10 @@ pub unsafe extern "C" fn open(
             }
             _ => None,
         };
-        let descriptor = (kind == WaitKind::Descriptor).then(Descriptor::new).transpose()?;
+        let descriptor = match kind {
+            WaitKind::Descriptor => Some(Descriptor::new(parent.domain.sharing())?),
+            _ => None,
+        };
         let state = State {
             queue,
             descriptor,

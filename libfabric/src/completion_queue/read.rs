@@ -99,21 +99,24 @@ unsafe fn read_into<F: Format>(
     count: usize,
     sources: *mut u64,
 ) -> isize {
-    if let Some(descriptor) = &state.descriptor {
-        descriptor.look();
-    }
     if buffer.is_null() && count > 0 {
         return refused_argument("where the completions go is null");
+    }
+    if let Some(descriptor) = &state.descriptor {
+        descriptor.look();
     }
     // SAFETY: both arrays have `count` entries, and `at` is less.
     let take = |at, entry: &Entry| unsafe { put_both::<F>(buffer, sources, at, entry) };
     // SAFETY: the closure calls nothing but what writes an entry.
-    let outcome = unsafe { state.queue.read_in_place(count, take) };
-    if let Some(descriptor) = &state.descriptor
-        && descriptor.is_waited_for_unasked()
-    {
+    has_looked(state, unsafe { state.queue.read_in_place(count, take) })
+}
+
+/// The application may wait outside, now that it has looked.
+#[inline(always)]
+fn has_looked(state: &State, outcome: Result<usize, ReadError>) -> isize {
+    if let Some(descriptor) = &state.descriptor {
         let is_empty = outcome == Err(ReadError::Empty);
-        descriptor.make_ready(is_empty, &Watched(state.queue.clone()));
+        descriptor.has_looked(is_empty, || Box::new(Watched(state.queue.clone())));
     }
     answer(outcome)
 }
@@ -170,7 +173,8 @@ unsafe extern "C" fn read_blocking_from<F: Format>(
         // SAFETY: both arrays have `count` entries, and `at` is less.
         let take = |at, entry: &Entry| unsafe { put_both::<F>(buffer, sources, at, entry) };
         // SAFETY: the closure calls nothing but what writes an entry.
-        Ok(answer(unsafe { state.queue.read_in_place_blocking(count, timeout, take) }))
+        let outcome = unsafe { state.queue.read_in_place_blocking(count, timeout, take) };
+        Ok(has_looked(state, outcome))
     })
 }
 

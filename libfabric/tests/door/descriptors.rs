@@ -9,8 +9,8 @@ use crate::{
     code, flag,
     host::host,
     waiting::{
-        Shared, WAIT_FD, counted_node, descriptor, expect, is_readable, send, try_wait,
-        waiting_world,
+        Shared, WAIT_FD, blocking_read, counted_node, descriptor, expect, is_readable, send,
+        try_wait, waiting_world,
     },
     world::{Node, PATIENCE, World, bind, close, enable},
 };
@@ -40,12 +40,18 @@ fn who_never_asks_is_told_all_the_same() {
     let [from, to] = [world.nodes[0], world.nodes[1]];
     let (fd, start) = (descriptor(to.cq), Instant::now());
     assert!(is_readable(fd, 0), "nobody has looked yet");
-    for _ in 0..3 {
+    for round in 0..4 {
         expect(&world);
         while is_readable(fd, 10) {
-            assert_eq!(to.read().err(), Some(code::AGAIN));
+            match round {
+                3 => assert_eq!(blocking_read(to, 1), code::AGAIN as isize),
+                _ => assert_eq!(to.read().err(), Some(code::AGAIN)),
+            }
             assert!(start.elapsed() < PATIENCE, "it is never silent");
         }
+        // Who looks again and again is told as well.
+        (0..10).for_each(|_| assert_eq!(to.read().err(), Some(code::AGAIN)));
+        assert!(!is_readable(fd, 10), "nothing has happened");
         send(from);
         loop {
             assert!(is_readable(fd, 20_000), "the message was not announced");

@@ -73,6 +73,29 @@ pub fn who_only_posts_gets_a_place<P: Provider>(bed: &Bed<P>) {
     }
 }
 
+/// Nor do two who inject to each other, and read nothing, stand still when there is no room between them.
+pub fn who_only_injects_gets_room<P: Provider>(bed: &Bed<P>) {
+    let (world, count) = (bed.world(2), scaled(3_000, 6_000, 20_000));
+    world.warm_up();
+    let (mut sent, start) = ([0; 2], Instant::now());
+    while sent != [count; 2] {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let node = &world.nodes[from];
+            match sent[from] {
+                done if done == count => node.poll(),
+                _ => sent[from] += u64::from(node.endpoint.inject(&[7; 8], to).is_ok()),
+            }
+        }
+        assert!(start.elapsed() < PATIENCE, "in vain: {sent:?}");
+    }
+    for node in [0, 1] {
+        for nth in 0..count {
+            world.nodes[node].receive(8, None, nth);
+            assert_eq!(world.received(node).context(), nth);
+        }
+    }
+}
+
 /// "a lower bound on the number of transmit operations that may be posted … without that operation
 /// returning -FI_EAGAIN": operations of all kinds.
 pub fn what_is_left_counts_operations_of_all_kinds<P: Provider>(bed: &Bed<P>) {
