@@ -11,7 +11,7 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::bind_count::BindCount;
-use crate::flags::Flags;
+use crate::flags::{FAMILY, Flags};
 use crate::info::MemoryRegionMode;
 
 #[allow(unsafe_code)]
@@ -44,7 +44,7 @@ const ACCESS: Flags = Flags::SEND
     .union(Flags::COLLECTIVE);
 
 /// What says nothing of an access, and may be named with it: families of operations. So does LCI.
-const FAMILIES: Flags = Flags::MSG.union(Flags::TAGGED).union(Flags::RMA).union(Flags::ATOMIC);
+const FAMILIES: Flags = FAMILY.union(Flags::RMA).union(Flags::ATOMIC);
 
 /// Consecutive bytes of the application's memory. An address is only a
 /// number here: nothing is read or written through it.

@@ -21,8 +21,9 @@ use crate::{
     },
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done, guarded},
+    wait_kind::{WaitKind, no_descriptor},
     wait_set::{self, Membership},
-    waiting::{self, Armed, Outside, Thread, WaitKind, Waitable, this_thread},
+    waiting::{self, Armed, Outside, Thread, Waitable, this_thread},
 };
 
 /// What we keep of a counter.
@@ -148,10 +149,7 @@ pub fn pollable(state: &State) -> Arc<dyn Waitable> {
 /// has seen the last change: by reading it, or by an earlier call of this.
 pub fn try_wait(state: &State) -> Result<bool, Failure> {
     let Some((outside, watched)) = &state.outside else {
-        return Err(Failure::new(
-            Errno::INVAL,
-            "the counter was not opened with FI_WAIT_FD or FI_WAIT_POLLFD",
-        ));
+        return Err(no_descriptor("counter"));
     };
     Ok(outside.begin([watched as &dyn Waitable].into_iter()))
 }
@@ -292,11 +290,7 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout_ms: c_int)
     guarded("fi_cntr_wait", || {
         // SAFETY: as above.
         let state = unsafe { object::owned(cntr) }?;
-        // One that is to be polled, FI_WAIT_NONE, is waited for all the same: programs do, libfabric's
-        // own tests among them, and nothing that others wait on stands in the way.
-        if state.kind == WaitKind::Set {
-            state.kind.check_blocking()?;
-        }
+        state.kind.check_waiting()?;
         if let Some((outside, _)) = &state.outside {
             outside.end();
         }

@@ -27,8 +27,9 @@ use crate::{
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done, guarded},
     reasons::Reasons,
+    wait_kind::WaitKind,
     wait_set::{self, Membership},
-    waiting::{self, Armed, Outside, Signal, WaitKind, Waitable},
+    waiting::{self, Armed, Outside, Signal, Waitable},
 };
 
 /// What we keep of an event queue.
@@ -350,10 +351,7 @@ unsafe extern "C" fn sread(
     guarded("fi_eq_sread", || {
         // SAFETY: C passes an open queue.
         let state = unsafe { object::owned(eq) }?;
-        // Of FI_WAIT_NONE, too, as programs do whose attributes are zeroes (Derecho).
-        if state.kind == WaitKind::Set {
-            state.kind.check_blocking()?;
-        }
+        state.kind.check_waiting()?;
         let (start, timeout) = (Instant::now(), waiting::timeout(timeout_ms));
         loop {
             // SAFETY: C passes a buffer of that length.

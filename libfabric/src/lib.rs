@@ -65,4 +65,5 @@ pub mod shared_receive;
 pub mod shared_transmit;
 pub mod socket_endpoint;
 mod triggered;
+pub mod wait_kind;
 pub mod wait_set;

@@ -18,7 +18,8 @@ use crate::{
     fabric,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
-    waiting::{self, Armed, Outside, Signal, WaitKind, Waitable},
+    wait_kind::{WaitKind, no_descriptor},
+    waiting::{self, Armed, Outside, Signal, Waitable},
 };
 
 /// What we keep of a wait set.
@@ -164,12 +165,7 @@ impl State {
 
     /// Makes ready for a wait outside: `fi_trywait` on a set.
     pub fn try_wait(&self) -> Result<bool, Failure> {
-        let outside = self.outside.as_ref().ok_or_else(|| {
-            Failure::new(
-                Errno::INVAL,
-                "the wait set was not opened with FI_WAIT_FD or FI_WAIT_POLLFD",
-            )
-        })?;
+        let outside = self.outside.as_ref().ok_or_else(|| no_descriptor("wait set"))?;
         // Those who join from now on raise it again.
         let somebody_joined = self.joined.lower();
         let members = self.members();

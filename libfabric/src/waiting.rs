@@ -24,46 +24,6 @@ use crate::{
     outcome::Failure,
 };
 
-/// How an application waits for an object. Reference: `enum fi_wait_obj`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitKind {
-    /// It does not: it polls.
-    None,
-    /// Inside our calls.
-    Inside,
-    /// Through a wait set.
-    Set,
-    /// On a descriptor, which is told as one or as a list of one.
-    Descriptor,
-}
-
-impl WaitKind {
-    pub fn of(wait_obj: u32) -> Result<WaitKind, Failure> {
-        match wait_obj {
-            wait::NONE => Ok(WaitKind::None),
-            wait::UNSPEC | wait::YIELD => Ok(WaitKind::Inside),
-            wait::SET => Ok(WaitKind::Set),
-            wait::FD | wait::POLLFD => Ok(WaitKind::Descriptor),
-            other => {
-                let reason =
-                    format!("wait object {other} is neither UNSPEC, SET, FD, YIELD nor POLLFD");
-                Err(Failure::new(Errno::NOSYS, reason))
-            }
-        }
-    }
-
-    /// "It is invalid for applications to call this function if the EQ has been configured with a wait
-    /// object of FI_WAIT_NONE or FI_WAIT_SET" (fi_eq(3); fi_cq(3) and fi_cntr(3) say the same).
-    pub fn check_blocking(self) -> Result<(), Failure> {
-        let reason = match self {
-            WaitKind::Inside | WaitKind::Descriptor => return Ok(()),
-            WaitKind::None => "it was opened with FI_WAIT_NONE and cannot be waited for",
-            WaitKind::Set => "it was opened with FI_WAIT_SET: its wait set is waited for",
-        };
-        Err(Failure::new(Errno::INVAL, reason))
-    }
-}
-
 /// A time-out as C gives it: negative is for ever. Units: milliseconds.
 pub fn timeout(timeout_ms: i32) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
@@ -222,6 +182,12 @@ impl Outside {
         self.epoll.as_raw_fd()
     }
 
+    /// Whether it is the parent's, of a forked child.
+    #[inline(always)]
+    pub fn is_parents(&self) -> bool {
+        fork_guard::forked(self.generation)
+    }
+
     /// What FI_GETWAIT gives. A list has one entry, and never changes.
     ///
     /// # Safety
@@ -257,7 +223,7 @@ impl Outside {
     /// The same for somebody who need not be a thread.
     pub fn begin_for<'a>(&self, who: &Thread, all: impl Iterator<Item = &'a dyn Waitable>) -> bool {
         // The set of a forked child is its parent's, too, and so is what was armed.
-        if fork_guard::forked(self.generation) {
+        if self.is_parents() {
             return false;
         }
         let mut watch = self.watch();
@@ -302,7 +268,7 @@ impl Outside {
     #[cold]
     pub fn end_for(&self, who: &Thread) {
         // Another thread of the parent may have had the lock, and always has it here.
-        if fork_guard::forked(self.generation) {
+        if self.is_parents() {
             return;
         }
         let mut watch = self.watch();
@@ -320,7 +286,7 @@ fn arm(waitable: &dyn Waitable) -> Option<Box<dyn Armed>> {
 impl Drop for Outside {
     /// In a forked child the bells are the parent's, who has yet to hear them.
     fn drop(&mut self) {
-        if fork_guard::forked(self.generation) {
+        if self.is_parents() {
             let watch = self.watch.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(&mut watch.waits));
         }

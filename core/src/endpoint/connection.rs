@@ -24,16 +24,15 @@ impl<P: Provider> Endpoint<P> {
         options: EndpointOptions,
         request: ConnectionRequest<P>,
     ) -> Result<Arc<Self>, OpenError> {
-        if domain.provider().forked() {
-            request.give_back();
-            return Err(OpenError::ForkedChild);
-        }
         // The port that it goes by is its listener's, who has it.
         let address = options.address.map(|address| address.with_port(0));
         let options = EndpointOptions { connected: true, address, ..options };
         let options = options.on(domain.options());
-        let opened = options.check_sizes();
-        match opened.and_then(|()| Ok(domain.provider().open_as(options.opening())?)) {
+        let checked = match domain.provider().forked() {
+            true => Err(OpenError::ForkedChild),
+            false => options.check_sizes(),
+        };
+        match checked.and_then(|()| Ok(domain.provider().open_as(options.opening())?)) {
             Ok(transport) => Self::open_over(domain, options, transport, Some(request)),
             Err(error) => {
                 request.give_back();

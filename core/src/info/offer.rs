@@ -79,7 +79,7 @@ pub const DATAGRAM_CAPS: Flags = Flags::MSG
     .union(Flags::REMOTE_COMM);
 
 /// Capabilities that have to do with one-sided operations.
-const ONE_SIDED_CAPS: Flags = Flags::RMA
+pub const ONE_SIDED_CAPS: Flags = Flags::RMA
     .union(Flags::ATOMIC)
     .union(Flags::READ)
     .union(Flags::WRITE)

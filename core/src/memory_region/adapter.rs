@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::MemoryRegion;
+use super::{MemoryRegion, access::Access as Entered};
 use crate::{
     engine::permitted::Permitted,
     flags::Flags,
@@ -95,16 +95,13 @@ impl MemoryRegion {
             if access.write || access.atomic { Flags::REMOTE_WRITE } else { Flags::REMOTE_READ };
         // Closing waits for this, and deregisters after it.
         let entered = self.access_as(kind).ok()?;
-        let whole = entered.contiguous(0, self.len);
+        let whole = self.as_one_piece(&entered);
         let counted = self.flags.contains(Flags::RMA_EVENT) || self.events.all().next().is_some();
-        let fits = access.is_any() && !whole.is_empty() && whole.len() as u64 == self.len;
         let mut state = self.adapter.lock();
         let State::Open(Open { leased: registrations, .. }) = &mut *state else {
             return None;
         };
-        if counted || !fits {
-            return None;
-        }
+        let whole = whole.filter(|_| access.is_any() && !counted)?;
         registrations.retain(|(_, registration)| !registration.is_over());
         let known = registrations.iter().find(|(known, _)| *known == audience);
         let remote_key = match known {
@@ -142,9 +139,14 @@ impl MemoryRegion {
     /// Whether messages of ours may be sent from `piece` as it lies in the region, and peers may read there.
     pub(crate) fn lends(&self, piece: Piece) -> bool {
         self.access_as(Flags::SEND | Flags::REMOTE_READ).is_ok_and(|entered| {
-            let whole = entered.contiguous(0, self.len);
-            whole.len() as u64 == self.len && whole.contains(piece)
+            self.as_one_piece(&entered).is_some_and(|whole| whole.contains(piece))
         })
+    }
+
+    /// All of the region, if it is one piece: no adapter has several, or nothing.
+    fn as_one_piece(&self, entered: &Entered<'_>) -> Option<Piece> {
+        let whole = entered.contiguous(0, self.len);
+        (!whole.is_empty() && whole.len() as u64 == self.len).then_some(whole)
     }
 
     /// The registration with our own adapter that `piece` lies in, if the region is for operations of
@@ -159,11 +161,8 @@ impl MemoryRegion {
     ) -> Option<OwnRegistration> {
         // Closing waits for this, and deregisters after it.
         let entered = self.access_as(kind).ok()?;
-        let whole = entered.contiguous(0, self.len);
-        let fits = !whole.is_empty() && whole.len() as u64 == self.len;
-        if !self.keeps_pages || !fits || !whole.contains(piece) {
-            return None;
-        }
+        let holds = |whole: &Piece| self.keeps_pages && whole.contains(piece);
+        let whole = self.as_one_piece(&entered).filter(holds)?;
         let mut state = self.adapter.lock();
         let State::Open(Open { own, .. }) = &mut *state else {
             return None;

@@ -7,7 +7,7 @@
 use crate::{
     engine::{
         Engine,
-        order::receive::{LATE_MAX, Owed, Receipt},
+        order::receive::{Owed, Receipt},
         peer::Reply,
         report::Message,
         shortage::growth_of,
@@ -155,7 +155,7 @@ impl<T: Transport> Engine<T> {
     fn has_too_many(&self, peer: PeerIndex) -> bool {
         let record = &self.peers[peer as usize];
         let under_way = record.incoming.len().max(record.replies.len());
-        under_way > UNDER_WAY_MAX || record.late > LATE_MAX
+        under_way > UNDER_WAY_MAX || self.is_too_late(peer)
     }
 
     fn heard_envelope(&mut self, peer: PeerIndex) {
@@ -360,7 +360,7 @@ impl<T: Transport> Engine<T> {
             self.close_incoming(index);
             return Owed::Nothing;
         }
-        Owed::Answer(self.forget_incoming(index).finish())
+        Owed::Late(Some(self.forget_incoming(index).finish()))
     }
 
     fn forget_incoming(&mut self, index: u32) -> Incoming {

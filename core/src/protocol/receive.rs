@@ -314,7 +314,7 @@ impl<T: Transport> Engine<T> {
     ) {
         if self.receives_in_order {
             let receipt = Receipt::Failed { receive, message: *message, placed, why: why.clone() };
-            return self.tell_in_turn(message.peer, incoming, receipt, Owed::Place);
+            return self.tell_in_turn(message.peer, incoming, receipt, Owed::Late(None));
         }
         self.report_arriving_failed(receive, message, placed, why);
     }

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use kestrel_core::{domain::Sharing, fork_guard};
+use kestrel_core::domain::Sharing;
 
 use crate::{
     outcome::Failure,
@@ -35,8 +35,6 @@ pub struct Descriptor {
     unasked: Arc<()>,
     /// That is told of what happens.
     is_armed: AtomicBool,
-    /// Tells a forked child that all of this is its parent's.
-    generation: u32,
 }
 
 impl Descriptor {
@@ -50,7 +48,6 @@ impl Descriptor {
             asks: AtomicBool::new(sharing == Sharing::Exclusive),
             unasked: Arc::default(),
             is_armed: AtomicBool::new(false),
-            generation: fork_guard::generation(),
         })
     }
 
@@ -80,7 +77,7 @@ impl Descriptor {
     #[inline(always)]
     pub fn look(&self) {
         self.outside.end();
-        if !fork_guard::forked(self.generation) {
+        if !self.outside.is_parents() {
             self.nudge.lower();
         }
     }
@@ -88,15 +85,15 @@ impl Descriptor {
     /// The application has looked, and may wait now. Cost: two loads, for who asks; for others a system call
     /// where there was nothing, and several behind something.
     #[inline(always)]
-    pub fn has_looked(&self, is_empty: bool, queue: impl FnOnce() -> Box<dyn Waitable>) {
+    pub fn has_looked<W: Waitable>(&self, is_empty: bool, queue: impl FnOnce() -> W) {
         if self.is_told.load(Ordering::Relaxed) && !self.asks.load(Ordering::Relaxed) {
             self.make_ready(is_empty, queue);
         }
     }
 
     #[cold]
-    fn make_ready(&self, is_empty: bool, queue: impl FnOnce() -> Box<dyn Waitable>) {
-        if fork_guard::forked(self.generation) {
+    fn make_ready<W: Waitable>(&self, is_empty: bool, queue: impl FnOnce() -> W) {
+        if self.outside.is_parents() {
             return;
         }
         if !is_empty {
@@ -107,8 +104,8 @@ impl Descriptor {
         if self.is_armed.load(Ordering::Relaxed) && !self.rings() {
             return;
         }
-        let queue = queue();
-        let armed = self.outside.begin_for(&Arc::downgrade(&self.unasked), [&*queue].into_iter());
+        let (who, queue) = (Arc::downgrade(&self.unasked), queue());
+        let armed = self.outside.begin_for(&who, [&queue as &dyn Waitable].into_iter());
         self.is_armed.store(armed, Ordering::Relaxed);
         if !armed {
             self.nudge.raise();

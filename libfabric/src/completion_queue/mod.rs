@@ -29,8 +29,9 @@ use crate::{
     },
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
+    wait_kind::{WaitKind, no_descriptor},
     wait_set::{self, Membership},
-    waiting::{Armed, WaitKind, Waitable},
+    waiting::{Armed, Waitable},
 };
 
 /// `FI_AFFINITY`: which core interrupts go to. There are none.
@@ -179,8 +180,7 @@ pub unsafe extern "C" fn open(
 /// Makes ready for a wait outside: `fi_trywait` on a queue.
 pub fn try_wait(state: &State) -> Result<bool, Failure> {
     let Some(descriptor) = &state.descriptor else {
-        let reason = "the completion queue was not opened with FI_WAIT_FD or FI_WAIT_POLLFD";
-        return Err(Failure::new(Errno::INVAL, reason));
+        return Err(no_descriptor("completion queue"));
     };
     Ok(descriptor.try_wait(&Watched(state.queue.clone())))
 }

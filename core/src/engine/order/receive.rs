@@ -39,15 +39,13 @@ pub(crate) enum Owed {
     Nothing,
     /// The credit for an envelope.
     Credit,
-    /// A place among those that it may have under way: there is nothing to answer.
-    Place,
-    /// That, and the word that it waits for.
-    Answer(Reply),
+    /// A place among those that it may have under way, and the word that it waits for, if it does.
+    Late(Option<Reply>),
 }
 
 /// As many late ones of a peer as nobody can have: operations of both kinds, those whose places were given back
 /// when they were given up among them.
-pub(crate) const LATE_MAX: u32 = 2 * UNDER_WAY_MAX as u32;
+const LATE_MAX: u32 = 2 * UNDER_WAY_MAX as u32;
 
 /// What waits for its turn.
 pub(crate) struct Waiting {
@@ -93,7 +91,7 @@ impl<T: Transport> Engine<T> {
         match owed {
             Owed::Nothing => {}
             Owed::Credit => self.hold_charge(peer, ENVELOPE_COST),
-            Owed::Place | Owed::Answer(_) => self.peers[peer as usize].late += 1,
+            Owed::Late(_) => self.peers[peer as usize].late += 1,
         }
         let waiting = Waiting { receipt, owed };
         let mut next = match (&mut self.orders.receive, incoming) {
@@ -106,10 +104,11 @@ impl<T: Transport> Engine<T> {
             match owed {
                 Owed::Nothing => {}
                 Owed::Credit => self.release_held(peer, ENVELOPE_COST),
-                Owed::Place => self.peers[peer as usize].late -= 1,
-                Owed::Answer(reply) => {
+                Owed::Late(answer) => {
                     self.peers[peer as usize].late -= 1;
-                    self.reply(peer, reply);
+                    if let Some(reply) = answer {
+                        self.reply(peer, reply);
+                    }
                 }
             }
             next = self.orders.receive.as_mut().and_then(|order| order.next(peer));
@@ -123,9 +122,14 @@ impl<T: Transport> Engine<T> {
         order.is_some_and(|order| !order.is_empty(peer) && order.held() >= self.unread.most())
     }
 
-    /// A write of `peer` may be late: it may not have more under way than anybody.
+    /// Whether more of `peer` is late than anybody can have under way.
+    pub(crate) fn is_too_late(&self, peer: PeerIndex) -> bool {
+        self.peers[peer as usize].late > LATE_MAX
+    }
+
+    /// A write of `peer` may be late.
     pub(crate) fn check_late(&mut self, peer: PeerIndex) {
-        if self.peers[peer as usize].late > LATE_MAX {
+        if self.is_too_late(peer) {
             self.violation(peer, "it goes on behind a message that it does not finish");
         }
     }

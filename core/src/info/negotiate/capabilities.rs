@@ -3,7 +3,7 @@
 use super::Negotiation;
 use crate::flags::{FAMILY, Flags};
 use crate::info::modes::{MemoryRegionMode, Mode};
-use crate::info::offer::UNKEYED_CAPS;
+use crate::info::offer::{ONE_SIDED_CAPS, UNKEYED_CAPS};
 use crate::info::rejection::bits_text;
 use crate::info::values::ApiVersion;
 use crate::socket_endpoint::SocketKind;
@@ -181,8 +181,7 @@ impl Negotiation<'_> {
     fn registration_missing(&mut self, asked: MemoryRegionMode, required: MemoryRegionMode) {
         let beyond_target = required.difference(TARGET_MODES);
         if self.hints.caps.is_empty() && beyond_target.is_empty() {
-            let one_sided = ONE_SIDED | ONE_SIDED_DIRECTIONS | Flags::RMA_EVENT | Flags::RMA_PMEM;
-            self.info.caps = self.info.caps.difference(one_sided);
+            self.info.caps = self.info.caps.difference(ONE_SIDED_CAPS);
         } else {
             let offered = format!("nothing without {}", bits_text("FI_MR_", required));
             self.reject("domain_attr->mr_mode", bits_text("FI_MR_", asked), offered);

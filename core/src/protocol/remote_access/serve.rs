@@ -200,7 +200,8 @@ impl<T: Transport> Engine<T> {
             return false;
         }
         let late = operation.filter(|_| self.is_late(peer));
-        let owed = late.map_or(Owed::Nothing, |name| Owed::Answer(Reply::new(Kind::Done, name, 0)));
+        let answer = |name| Owed::Late(Some(Reply::new(Kind::Done, name, 0)));
+        let owed = late.map_or(Owed::Nothing, answer);
         self.tell_in_turn(peer, None, Receipt::Written(entry), owed);
         self.check_late(peer);
         late.is_some()
