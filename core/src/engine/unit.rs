@@ -216,6 +216,7 @@ impl<P: Provider> Unit<P> {
             return self.submit_send(set_down(post));
         }
         let result = self.work(|unit| unit.owned().map_or(CLOSED, |engine| engine.send(post)));
+        self.look_for_places();
         self.release();
         result
     }
@@ -260,6 +261,7 @@ impl<P: Provider> Unit<P> {
             return self.submit_remote(post);
         }
         let result = self.work(|unit| unit.owned().map_or(CLOSED, |engine| engine.remote(post)));
+        self.look_for_places();
         self.release();
         result
     }

@@ -115,6 +115,33 @@ fn what_is_left_for_a_busy_owner_is_bounded() {
     to.domain.close_memory(&region).unwrap();
 }
 
+/// Several threads that do nothing but post.
+#[test]
+fn places_that_a_post_makes_are_seen_by_who_finds_a_busy_owner() {
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    let (from, to) = (Node::open(&provider), Node::open(&provider));
+    let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
+    let unit = from.endpoint.unit().unwrap();
+    let post = || from.endpoint.send(vec![0; 8], peer, 0);
+    while (0..3).any(|_| post().is_ok()) {}
+    from.endpoint.cancel(0).unwrap();
+    assert!(unit.ownership.try_acquire());
+    post().unwrap();
+    unit.release();
+    assert!(post().is_err(), "as many are under way as may be");
+    assert!(unit.ownership.try_acquire());
+    assert!(post().is_err(), "so the owner has seen");
+    unit.release();
+    for _ in 0..EndpointOptions::default().transmit_size {
+        to.endpoint.receive(vec![0; 8], u64::MAX, 0).unwrap();
+    }
+    to.received();
+    assert!(post().is_ok(), "there is room for what waited for it");
+    assert!(unit.ownership.try_acquire());
+    assert!(post().is_ok(), "so there are places");
+    unit.release();
+}
+
 /// As many wait for a peer that is not found as if the owner had sent them, and do not keep others out.
 #[test]
 fn datagrams_left_for_a_busy_owner_are_held_or_dropped() {
