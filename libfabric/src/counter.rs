@@ -19,22 +19,33 @@ use crate::{
         control::{OpsCntr, OpsFid},
         fid::{Fid, FidCntr, FidDomain, class},
     },
+    descriptor::Descriptor,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done, guarded},
     wait_kind::{WaitKind, no_descriptor},
     wait_set::{self, Membership},
-    waiting::{self, Armed, Outside, Thread, Waitable, this_thread},
+    waiting::{self, Armed, Thread, Waitable, this_thread},
 };
 
 /// What we keep of a counter.
 pub struct State {
     pub counter: Arc<Counter>,
     /// What the application waits on outside, if it asked for that, and what it has seen.
-    outside: Option<(Outside, Watched)>,
+    outside: Option<(Descriptor, Watched)>,
     kind: WaitKind,
     wait_obj: u32,
     _set: Option<Membership>,
     _domain: Use,
+}
+
+impl State {
+    /// The application has looked, and may wait outside now.
+    fn has_seen(&self, what: impl FnOnce(&mut Seen)) {
+        if let Some((descriptor, watched)) = &self.outside {
+            watched.seen(what);
+            descriptor.has_looked(true, || watched);
+        }
+    }
 }
 
 /// What was seen of a counter.
@@ -148,10 +159,10 @@ pub fn pollable(state: &State) -> Arc<dyn Waitable> {
 /// Makes ready for a wait outside: `fi_trywait` on a counter. Not before the application
 /// has seen the last change: by reading it, or by an earlier call of this.
 pub fn try_wait(state: &State) -> Result<bool, Failure> {
-    let Some((outside, watched)) = &state.outside else {
+    let Some((descriptor, watched)) = &state.outside else {
         return Err(no_descriptor("counter"));
     };
-    Ok(outside.begin([watched as &dyn Waitable].into_iter()))
+    Ok(descriptor.try_wait(watched))
 }
 
 /// Reference: fi_cntr(3), `fi_cntr_open`.
@@ -178,7 +189,10 @@ pub unsafe extern "C" fn open(
         }
         let counter = CompletionCounter::open(&parent.domain);
         let outside = match kind {
-            WaitKind::Descriptor => Some((Outside::new()?, Watched::new(&counter, Looks::Each))),
+            WaitKind::Descriptor => {
+                let descriptor = Descriptor::new(parent.domain.sharing())?;
+                Some((descriptor, Watched::new(&counter, Looks::Each)))
+            }
             _ => None,
         };
         let in_use = Use::of(&parent.uses)?;
@@ -202,9 +216,9 @@ unsafe extern "C" fn control(cntr: *mut Fid, command: c_int, argument: *mut c_vo
             return Err(Failure::null("the argument"));
         }
         match (command, &state.outside) {
-            (command::GETWAIT, Some((outside, _))) => {
+            (command::GETWAIT, Some((descriptor, _))) => {
                 // SAFETY: the argument of this command is that of the wait object.
-                unsafe { outside.tell(state.wait_obj, argument) }?;
+                unsafe { descriptor.tell(state.wait_obj, argument) }?;
             }
             (command::GETWAITOBJ, _) => {
                 // SAFETY: the argument of this command is an `enum fi_wait_obj *`.
@@ -232,13 +246,11 @@ unsafe extern "C" fn control(cntr: *mut Fid, command: c_int, argument: *mut c_vo
 unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
     // SAFETY: C passes an open counter, here and below.
     let state = unsafe { object::state(cntr) };
-    if let Some((outside, _)) = &state.outside {
-        outside.end();
+    if let Some((descriptor, _)) = &state.outside {
+        descriptor.look();
     }
     let value = state.counter.read();
-    if let Some((_, watched)) = &state.outside {
-        watched.seen(|seen| seen.value = value);
-    }
+    state.has_seen(|seen| seen.value = value);
     value
 }
 
@@ -248,9 +260,7 @@ unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
     // Who reads nothing else drives progress, too.
     state.counter.read();
     let errors = state.counter.counter().read_error();
-    if let Some((_, watched)) = &state.outside {
-        watched.seen(|seen| seen.errors = errors);
-    }
+    state.has_seen(|seen| seen.errors = errors);
     errors
 }
 
@@ -291,10 +301,12 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout_ms: c_int)
         // SAFETY: as above.
         let state = unsafe { object::owned(cntr) }?;
         state.kind.check_waiting()?;
-        if let Some((outside, _)) = &state.outside {
-            outside.end();
+        if let Some((descriptor, _)) = &state.outside {
+            descriptor.look();
         }
-        match state.counter.wait(threshold, waiting::timeout(timeout_ms)) {
+        let outcome = state.counter.wait(threshold, waiting::timeout(timeout_ms));
+        state.has_seen(|_| {});
+        match outcome {
             Ok(()) => Ok(0),
             Err(WaitError::TimedOut { .. }) => Ok(-Errno::TIMEDOUT.0),
             Err(error) => Err(error.into()),

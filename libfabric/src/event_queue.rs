@@ -9,6 +9,7 @@ use std::{
 
 use kestrel_core::{
     bind_count::BindCount,
+    domain::Sharing,
     engine::sleep::rest,
     error::Errno,
     event_queue::{Event, EventQueue, EventQueueAttributes, EventRead, EventWait},
@@ -23,21 +24,23 @@ use crate::{
         control::{OpsEq, OpsFid},
         fid::{Fid, FidEq, FidFabric, class},
     },
-    connection_request, fabric,
+    connection_request,
+    descriptor::Descriptor,
+    fabric,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done, guarded},
     reasons::Reasons,
     wait_kind::WaitKind,
     wait_set::{self, Membership},
-    waiting::{self, Armed, Outside, Signal, Waitable},
+    waiting::{self, Armed, Signal, Waitable},
 };
 
 /// What we keep of an event queue.
 pub struct State {
     shared: Arc<Shared>,
     kind: WaitKind,
-    /// What FI_GETWAIT gives: readable with the signal, and with what has to be driven.
-    outside: Option<Outside>,
+    /// What the application waits on outside, if it asked for that: readable with the signal, too.
+    descriptor: Option<Descriptor>,
     wait_obj: u32,
     version: ApiVersion,
     uses: Arc<BindCount>,
@@ -70,9 +73,16 @@ impl State {
     pub fn try_wait(&self) -> bool {
         let waitable: &dyn Waitable = &*self.shared;
         self.shared.settle();
-        match &self.outside {
-            Some(outside) => outside.begin([waitable].into_iter()),
+        match &self.descriptor {
+            Some(descriptor) => descriptor.try_wait(waitable),
             None => !waitable.is_ready(),
+        }
+    }
+
+    /// The application has looked, and may wait outside now.
+    fn has_looked(&self) {
+        if let Some(descriptor) = &self.descriptor {
+            descriptor.has_looked(self.queue().is_empty(), || &*self.shared);
         }
     }
 }
@@ -189,18 +199,17 @@ pub unsafe extern "C" fn open(
             Some(set) if kind == WaitKind::Set => Some(unsafe { wait_set::join(set, waitable) }?),
             _ => None,
         };
-        let outside = match kind {
-            WaitKind::Descriptor => Some(Outside::new()?),
+        let descriptor = match kind {
+            WaitKind::Descriptor => Some(Descriptor::new(Sharing::Shared)?),
             _ => None,
         };
-        if let Some(outside) = &outside {
-            // Events wake a waiter also if it never calls fi_trywait.
-            outside.add(shared.signal.fd());
+        if let Some(descriptor) = &descriptor {
+            descriptor.add(shared.signal.fd());
         }
         let state = State {
             shared,
             kind,
-            outside,
+            descriptor,
             wait_obj,
             // SAFETY: C passes an open fabric.
             version: unsafe { fabric::version(fabric) },
@@ -222,10 +231,10 @@ unsafe extern "C" fn control(eq: *mut Fid, command: c_int, argument: *mut c_void
         if argument.is_null() {
             return Err(Failure::null("the argument"));
         }
-        match (command, &state.outside) {
-            (command::GETWAIT, Some(outside)) => {
+        match (command, &state.descriptor) {
+            (command::GETWAIT, Some(descriptor)) => {
                 // SAFETY: the argument of this command is that of the wait object.
-                unsafe { outside.tell(state.wait_obj, argument) }?;
+                unsafe { descriptor.tell(state.wait_obj, argument) }?;
             }
             (command::GETWAITOBJ, _) => {
                 // SAFETY: the argument of this command is an `enum fi_wait_obj *`.
@@ -288,8 +297,8 @@ unsafe fn read_once(
         return Err(Failure::null("where the event goes"));
     }
     let peek = is_peek("fi_eq_read", flags)?;
-    if let Some(outside) = &state.outside {
-        outside.end();
+    if let Some(descriptor) = &state.descriptor {
+        descriptor.look();
     }
     let queue = state.queue();
     let fits = |event: &Event| least_of(event) <= length;
@@ -336,8 +345,14 @@ unsafe extern "C" fn read(
     length: usize,
     flags: u64,
 ) -> isize {
-    // SAFETY: C passes an open queue, and a buffer of that length.
-    guarded("fi_eq_read", || unsafe { read_once(object::owned(eq)?, event, buffer, length, flags) })
+    guarded("fi_eq_read", || {
+        // SAFETY: C passes an open queue.
+        let state = unsafe { object::owned(eq) }?;
+        // SAFETY: C passes a buffer of that length.
+        let outcome = unsafe { read_once(state, event, buffer, length, flags) };
+        state.has_looked();
+        outcome
+    })
 }
 
 unsafe extern "C" fn sread(
@@ -352,22 +367,37 @@ unsafe extern "C" fn sread(
         // SAFETY: C passes an open queue.
         let state = unsafe { object::owned(eq) }?;
         state.kind.check_waiting()?;
-        let (start, timeout) = (Instant::now(), waiting::timeout(timeout_ms));
-        loop {
-            // SAFETY: C passes a buffer of that length.
-            let outcome = unsafe { read_once(state, event, buffer, length, flags) };
-            let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
-            match outcome {
-                Err(failure) if failure.errno == Errno::AGAIN => {
-                    if left.is_some_and(|left| left.is_zero()) {
-                        return Err(failure);
-                    }
-                }
-                outcome => return outcome,
-            }
-            state.shared.sleep(left);
-        }
+        let timeout = waiting::timeout(timeout_ms);
+        // SAFETY: C passes a buffer of that length.
+        let outcome = unsafe { read_in_time(state, event, buffer, length, timeout, flags) };
+        state.has_looked();
+        outcome
     })
+}
+
+unsafe fn read_in_time(
+    state: &State,
+    event: *mut u32,
+    buffer: *mut c_void,
+    length: usize,
+    timeout: Option<Duration>,
+    flags: u64,
+) -> Result<isize, Failure> {
+    let start = Instant::now();
+    loop {
+        // SAFETY: the caller passes a buffer of that length.
+        let outcome = unsafe { read_once(state, event, buffer, length, flags) };
+        let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+        match outcome {
+            Err(failure) if failure.errno == Errno::AGAIN => {
+                if left.is_some_and(|left| left.is_zero()) {
+                    return Err(failure);
+                }
+            }
+            outcome => return outcome,
+        }
+        state.shared.sleep(left);
+    }
 }
 
 unsafe extern "C" fn readerr(eq: *mut FidEq, buffer: *mut EqErrEntry, flags: u64) -> isize {
@@ -379,6 +409,7 @@ unsafe extern "C" fn readerr(eq: *mut FidEq, buffer: *mut EqErrEntry, flags: u64
         let error = if peek { state.queue().peek_error() } else { state.queue().read_error() };
         let error = error.ok_or_else(|| Failure::new(Errno::AGAIN, "no error"))?;
         state.shared.settle();
+        state.has_looked();
         entry.fid = error.fid as *mut Fid;
         entry.context = error.context as *mut c_void;
         entry.data = error.data;

@@ -37,6 +37,7 @@ pub mod versioned;
 
 // What all objects share.
 pub mod address;
+mod descriptor;
 pub mod object;
 pub mod outcome;
 mod per_process;

@@ -46,6 +46,18 @@ pub trait Waitable: Send + Sync {
     fn arm(&self) -> Option<Box<dyn Armed>>;
 }
 
+impl<W: Waitable + ?Sized> Waitable for &W {
+    fn is_ready(&self) -> bool {
+        (**self).is_ready()
+    }
+    fn drive(&self) {
+        (**self).drive();
+    }
+    fn arm(&self) -> Option<Box<dyn Armed>> {
+        (**self).arm()
+    }
+}
+
 /// Waits on descriptors. Answers whether one became readable in time.
 pub fn sleep(descriptors: &[RawFd], left: Option<Duration>) -> bool {
     let entry = |&fd: &RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

@@ -1,6 +1,5 @@
 //! Completion queues. Reference: fi_cq(3).
 
-mod descriptor;
 mod error;
 mod format;
 mod read;
@@ -19,7 +18,6 @@ use kestrel_core::{
     info::{ApiVersion, CompletionFormat},
 };
 
-use self::descriptor::Descriptor;
 use crate::{
     abi::{
         attributes::CqAttr,
@@ -27,6 +25,7 @@ use crate::{
         control::{OpsCq, OpsFid},
         fid::{Fid, FidCq, FidDomain, class},
     },
+    descriptor::Descriptor,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
     wait_kind::{WaitKind, no_descriptor},

@@ -11,10 +11,7 @@ use kestrel_core::address::Address;
 use kestrel_tests::process::{Peer, child_role, listen_to_parent};
 
 use crate::{
-    abi::{
-        attributes::{EqAttr, EqErrEntry},
-        info::Info,
-    },
+    abi::{attributes::EqErrEntry, info::Info},
     calls::{self, Arguments},
     code,
     connections::{
@@ -26,7 +23,6 @@ use crate::{
     kind,
     names::bytes,
     socket_losses::say_for_ever,
-    waiting::WAIT_FD,
     world::{PATIENCE, bind, close, enable},
 };
 
@@ -90,7 +86,8 @@ fn a_request_is_accepted_at_an_address() {
 #[test]
 fn a_listener_that_is_waited_for_gives_its_port_up() {
     let Some(host) = host("a_listener_that_is_waited_for_gives_its_port_up") else { return };
-    let (place, mut eq) = (Place::new(host), null_mut());
+    let place = Place::new(host);
+    let eq = place.open_eq();
     let passive = |info: &mut Info| {
         let mut pep = null_mut();
         // SAFETY: the fabric is open, and the place is valid.
@@ -101,13 +98,8 @@ fn a_listener_that_is_waited_for_gives_its_port_up() {
         assert_eq!(opened, 0);
         pep
     };
-    // SAFETY: the info is valid; the fabric is open; zeroes are the defaults.
-    let pep = unsafe {
-        let mut attr = EqAttr { wait_obj: WAIT_FD, ..std::mem::zeroed() };
-        let open = (*(*place.fabric).ops).eq_open;
-        assert_eq!(open(place.fabric, &raw mut attr, &raw mut eq, null_mut()), 0);
-        passive(&mut *place.info)
-    };
+    // SAFETY: the info is valid.
+    let pep = passive(unsafe { &mut *place.info });
     // SAFETY: the endpoint is open.
     let listen = || unsafe { ((*(*pep).cm).listen)(pep) };
     assert_eq!((bind(pep, eq, 0), listen()), (0, 0));

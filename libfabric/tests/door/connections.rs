@@ -15,11 +15,10 @@ use crate::{
     code, flag,
     host::{Host, host},
     kind,
+    waiting::WAIT_FD,
     world::{self, Node, PATIENCE, bind, close},
 };
 
-/// FI_WAIT_UNSPEC.
-const UNSPEC: u32 = 1;
 const CONNREQ: u32 = 1;
 pub const CONNECTED: u32 = 2;
 pub const SHUTDOWN: u32 = 3;
@@ -68,6 +67,11 @@ impl Place {
 
     /// The same with hints that say more.
     pub fn that(host: &'static Host, kind: u32, change: fn(&mut Info)) -> Place {
+        Place::bound(host, kind, change, 0)
+    }
+
+    /// The same, whose event queue is bound with these flags.
+    pub fn bound(host: &'static Host, kind: u32, change: fn(&mut Info), flags: u64) -> Place {
         let info = world::info(host, |hints| {
             // SAFETY: hints have all attributes.
             unsafe { (*hints.ep_attr).kind = kind }
@@ -84,7 +88,7 @@ impl Place {
         }
         let place = Place { host, kind, info, fabric, domain, pep, events: null_mut() };
         let events = place.open_eq();
-        assert_eq!(bind(pep, events, 0), 0);
+        assert_eq!(bind(pep, events, flags), 0);
         Place { events, ..place }
     }
 
@@ -103,11 +107,12 @@ impl Place {
         unsafe { ((*(*self.pep).cm).listen)(self.pep) }
     }
 
+    /// What is waited for inside, and outside.
     pub fn open_eq(&self) -> *mut FidEq {
         let mut eq = null_mut();
         // SAFETY: the fabric is open; zeroes are the defaults.
         unsafe {
-            let mut attr = EqAttr { wait_obj: UNSPEC, ..std::mem::zeroed() };
+            let mut attr = EqAttr { wait_obj: WAIT_FD, ..std::mem::zeroed() };
             let ops = &*(*self.fabric).ops;
             assert_eq!((ops.eq_open)(self.fabric, &raw mut attr, &raw mut eq, null_mut()), 0);
         }

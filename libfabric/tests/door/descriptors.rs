@@ -5,8 +5,10 @@
 use std::{ffi::c_int, time::Instant};
 
 use crate::{
-    abi::fid::FidCntr,
-    code, flag,
+    abi::fid::{FidCntr, FidEq},
+    code,
+    connections::{CONNECTED, End, Place, SHUTDOWN, has_event, name},
+    flag,
     host::host,
     waiting::{
         Shared, WAIT_FD, blocking_read, counted_node, descriptor, expect, is_readable, send,
@@ -63,6 +65,41 @@ fn who_never_asks_is_told_all_the_same() {
         }
         assert!(is_readable(fd, 0), "there may be more");
     }
+}
+
+/// Reads those alone whose descriptor can be read, until there is an event in the last.
+fn sleep_on(queues: &[*mut FidEq]) {
+    let start = Instant::now();
+    let reads = |&queue: &*mut FidEq| is_readable(descriptor(queue), 10) && has_event(queue);
+    while !queues.iter().map(reads).fold(false, |_, last| last) {
+        assert!(start.elapsed() < PATIENCE, "nobody was woken");
+    }
+}
+
+/// The same of event queues: who sleeps on nothing else hears of all that becomes of a connection.
+#[test]
+fn who_never_asks_is_told_of_connections() {
+    let Some(host) = host("who_never_asks_is_told_of_connections") else { return };
+    let place = Place::listening(host);
+    let caller = place.open_ep(place.info).unwrap();
+    for queue in [place.events, caller.eq] {
+        assert!(is_readable(descriptor(queue), 0), "nobody has looked yet");
+        while is_readable(descriptor(queue), 10) {
+            assert!(!has_event(queue));
+        }
+    }
+    assert_eq!(caller.connect(&name(place.pep), b""), 0);
+    sleep_on(&[caller.eq, place.events]);
+    let acceptor = place.acceptor(&place.request(None));
+    assert_eq!(acceptor.accept(b""), 0);
+    sleep_on(&[acceptor.eq, place.events, caller.eq]);
+    sleep_on(&[caller.eq, place.events, acceptor.eq]);
+    assert_eq!((caller.sees(CONNECTED), acceptor.sees(CONNECTED)), (vec![], vec![]));
+    assert_eq!(acceptor.shutdown(0), 0);
+    sleep_on(&[acceptor.eq, caller.eq]);
+    assert_eq!(caller.sees(SHUTDOWN), b"");
+    [caller, acceptor].into_iter().for_each(End::close);
+    place.close();
 }
 
 /// A sleeper on the queue of node 1 is woken by a message, whatever another thread did meanwhile.
@@ -169,6 +206,34 @@ fn is_woken_of_counts(
     assert!(is_readable(fd, 20_000), "the message was not announced");
     count.await_count(&world.0, 2);
     let Shared(mut world) = world;
+    world.nodes.pop();
+    assert_eq!((close(to.ep), close(counter), close(to.cq)), (0, 0, 0));
+}
+
+/// Who waits for a count and never asks first, as above.
+#[test]
+fn who_never_asks_is_told_of_a_count() {
+    let Some(host) = host("who_never_asks_is_told_of_a_count") else { return };
+    let mut world = World::new(host, 1);
+    let (counter, to) = counted_node(&mut world, flag::RECV);
+    let (count, fd, start) = (Count(counter), descriptor(counter), Instant::now());
+    for value in 0..4 {
+        assert!(value > 0 || is_readable(fd, 0), "nobody has looked yet");
+        while is_readable(fd, 10) {
+            assert_eq!(count.read(), value);
+            assert!(start.elapsed() < PATIENCE, "it is never silent");
+        }
+        expect(&world);
+        send(world.nodes[0]);
+        loop {
+            assert!(is_readable(fd, 20_000), "the message was not announced");
+            if count.read() > value {
+                break;
+            }
+            world.nodes[0].progress();
+            assert!(start.elapsed() < PATIENCE);
+        }
+    }
     world.nodes.pop();
     assert_eq!((close(to.ep), close(counter), close(to.cq)), (0, 0, 0));
 }

@@ -1,16 +1,15 @@
 //! The event queue of a domain, and of endpoints. Reference: fi_domain(3), `fi_domain_bind`; fi_eq(3).
 
-use std::{ffi::c_int, ptr::null_mut};
+use std::ptr::null_mut;
 
 use crate::{
-    abi::{attributes::EqAttr, fid::FidEq},
     code,
     connections::{CONNECTED, End, Place, are_told},
     flag,
     host::host,
     one_sided::register,
     vectors::{AV_COMPLETE, EVENT, Vector, next_event, open_eq},
-    waiting::is_readable,
+    waiting::{descriptor, is_readable},
     world::{World, bind, close, enable},
 };
 
@@ -89,18 +88,9 @@ fn connections_are_reported_to_their_domain() {
 #[test]
 fn a_queue_that_was_read_empty_is_silent() {
     let Some(host) = host("a_queue_that_was_read_empty_is_silent") else { return };
-    const WAIT_FD: u32 = 3;
-    const GETWAIT: c_int = 5;
     let place = Place::listening(host);
-    let (mut events, mut fd): (*mut FidEq, c_int) = (null_mut(), -1);
-    // SAFETY: the fabric is open; zeroes are the defaults; the argument is an `int *`.
-    unsafe {
-        let mut attr = EqAttr { wait_obj: WAIT_FD, ..std::mem::zeroed() };
-        let open = (*(*place.fabric).ops).eq_open;
-        assert_eq!(open(place.fabric, &mut attr, &raw mut events, null_mut()), 0);
-        let control = (*(*events).fid.ops).control;
-        assert_eq!(control(events.cast(), GETWAIT, (&raw mut fd).cast()), 0);
-    }
+    let events = place.open_eq();
+    let fd = descriptor(events);
     let end = place.open_alone(place.info).unwrap();
     assert_eq!((bind(end.ep, events, 0), enable(end.ep)), (0, 0));
     assert_eq!(next_event(events).err(), Some(code::AGAIN));

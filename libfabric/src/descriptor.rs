@@ -1,13 +1,14 @@
-//! The descriptor of a completion queue (FI_WAIT_FD). Reference: fi_poll(3), `fi_trywait`.
+//! The descriptor of a queue or counter (FI_WAIT_FD). Reference: fi_poll(3), `fi_trywait`.
 //!
 //! "Applications must call fi_trywait prior to blocking", or else it "may result in the wait object not being
 //! signaled". Programs that never do, or not before the first time, are served all the same, as other providers do: the
 //! descriptor can be read from the moment on at which it is told until somebody looks. And as long as nobody has called
 //! fi_trywait, a read that finds nothing makes ready for a wait, and behind any other it can be read. Not in a domain
-//! for one thread (FI_THREAD_DOMAIN): there a queue tells nobody of what its own thread completes.
+//! for one thread (FI_THREAD_DOMAIN): there completion queues and counters tell nobody of what their own thread completes.
 
 use std::{
     ffi::c_void,
+    os::fd::RawFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -49,6 +50,11 @@ impl Descriptor {
             unasked: Arc::default(),
             is_armed: AtomicBool::new(false),
         })
+    }
+
+    /// Makes it readable also when that one is, which is open as long as this.
+    pub fn add(&self, fd: RawFd) {
+        self.outside.add(fd);
     }
 
     /// FI_GETWAIT.
