@@ -143,7 +143,8 @@ impl<P: Provider> CompletionQueue<P> {
         &self.bound
     }
 
-    /// Reads completions into `entries` and returns how many: one at least.
+    /// Reads completions into `entries` and returns how many: one at least. Where there is no room for any it drives
+    /// progress, and returns 0 if some are there.
     ///
     /// Drives progress first if nothing is waiting, and now and then if something is: who posts and
     /// reads in turn may always find a completion. Cost: no system call, no
@@ -167,7 +168,7 @@ impl<P: Provider> CompletionQueue<P> {
             0 => self.store.pop(entries),
             taken => Head::Taken(taken),
         };
-        self.answer(head, moved)
+        self.answer(head, moved, entries.len())
     }
 
     /// Reads as [`Self::read`], but hands each completion to `take` with its
@@ -198,7 +199,7 @@ impl<P: Provider> CompletionQueue<P> {
             Head::Empty => {}
         }
         let moved = self.units.progress(count.max(BURST_MIN));
-        self.answer(pop(&self.store), moved)
+        self.answer(pop(&self.store), moved, count)
     }
 
     /// The outcome of a read that has not driven the endpoints.
@@ -219,7 +220,11 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     #[inline(always)]
-    fn answer(&self, head: Head, moved: bool) -> Result<usize, ReadError> {
+    fn answer(&self, head: Head, moved: bool, most: usize) -> Result<usize, ReadError> {
+        let head = match head {
+            Head::Empty if most == 0 => self.store.look(),
+            head => head,
+        };
         match head {
             Head::Taken(count) => {
                 self.idle.reset();

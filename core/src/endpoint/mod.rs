@@ -32,7 +32,7 @@ pub use error::{EndpointError, PostError};
 pub use multicast::{Group, GroupError};
 pub use options::{DefaultFlags, EndpointOptions, OptionName};
 use posting::Enabled;
-pub(crate) use posting::{CLAIM_FLAGS, check_claim_flags};
+pub(crate) use posting::{CLAIM_FLAGS, RECEIVE_FLAGS, check_claim_flags};
 use setup::Bindings;
 
 use crate::{

@@ -113,7 +113,7 @@ pub(super) const TRANSMIT_FLAGS: Flags =
 pub(super) const RELIABLE_FLAGS: Flags =
     Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE).union(Flags::FENCE);
 pub(crate) const CLAIM_FLAGS: Flags = Flags::PEEK.union(Flags::CLAIM).union(Flags::DISCARD);
-pub(super) const RECEIVE_FLAGS: Flags = Flags::COMPLETION
+pub(crate) const RECEIVE_FLAGS: Flags = Flags::COMPLETION
     // Of receives it asks for less than they give: "Applies to fi_sendmsg and fi_recvmsg" (fi_msg(3)).
     .union(Flags::TRANSMIT_COMPLETE)
     // Means nothing here: "Applies to fi_sendmsg" (fi_msg(3)). Derecho's receives have it all the same.

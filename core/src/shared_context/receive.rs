@@ -17,7 +17,7 @@ use crate::{
     domain::{Domain, OpenError},
     endpoint::{
         CLAIM_FLAGS, DefaultFlags, EndpointError, EndpointOptions, OptionName, PostError,
-        check_claim_flags,
+        RECEIVE_FLAGS, check_claim_flags,
     },
     engine::unit::Unit,
     flags::{FAMILY, Flags},
@@ -28,12 +28,6 @@ use crate::{
     transport::Provider,
     triggered::Deferrals,
 };
-
-const FLAGS: Flags = CLAIM_FLAGS
-    .union(Flags::COMPLETION)
-    .union(Flags::MORE)
-    .union(Flags::MULTI_RECV)
-    .union(Flags::TRANSMIT_COMPLETE);
 
 /// The capabilities by which receives may be for one peer.
 const DIRECTING: Flags = Flags::DIRECTED_RECV.union(Flags::TAGGED_DIRECTED_RECV);
@@ -296,7 +290,7 @@ impl<P: Provider> SharedReceive<P> {
         let family = post.flags & FAMILY;
         let keyed = self.is_directed(family) && self.options.vector_keys;
         let of_keys = if keyed { Flags::AUTH_KEY } else { Flags::empty() };
-        if !(FLAGS | FAMILY | of_keys).contains(post.flags) || family.is_empty() {
+        if !(RECEIVE_FLAGS | FAMILY | of_keys).contains(post.flags) || family.is_empty() {
             return Err(PostError::BadFlags { flags: post.flags });
         }
         check_claim_flags(post.flags)?;

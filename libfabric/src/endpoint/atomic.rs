@@ -13,7 +13,8 @@ use kestrel_core::{
 
 use super::{
     State, atomic_query,
-    post::{self, List},
+    buffers::{List, bad_list, elements},
+    post,
     remote::Segments,
 };
 use crate::{
@@ -177,7 +178,7 @@ pub unsafe fn with_post(
         )
     };
     let (Some(operands), Some(compare), Some(results), Some(segments)) = lists else {
-        return post::bad_list();
+        return bad_list();
     };
     let sides =
         Sides { operands: operands.pieces(), compare: compare.pieces(), results: results.pieces() };
@@ -216,7 +217,7 @@ unsafe fn post_lists(
         (post::state(ep), lists)
     };
     let (Some(operands), Some(compare), Some(results)) = lists else {
-        return post::bad_list();
+        return bad_list();
     };
     let sides =
         Sides { operands: operands.pieces(), compare: compare.pieces(), results: results.pieces() };
@@ -244,7 +245,7 @@ unsafe extern "C" fn write(
     let size = call.datatype.size();
     // SAFETY: as said above.
     let (state, sides) = unsafe {
-        let piece = |buffer| Pieces::One(post::elements(buffer, count, size));
+        let piece = |buffer| Pieces::One(elements(buffer, count, size));
         (post::state(ep), Sides { operands: piece(buffer), compare: NONE, results: NONE })
     };
     // SAFETY: as said above.
@@ -288,7 +289,7 @@ unsafe extern "C" fn inject(
     let size = call.datatype.size();
     // SAFETY: as said above.
     let (state, operands) =
-        unsafe { (post::state(ep), Pieces::One(post::elements(buffer, count, size))) };
+        unsafe { (post::state(ep), Pieces::One(elements(buffer, count, size))) };
     let length = (count as u64).saturating_mul(size as u64);
     let segments = [RemoteSegment { address, length, key }];
     let sides = Sides { operands, compare: NONE, results: NONE };
@@ -315,7 +316,7 @@ unsafe extern "C" fn readwrite(
     let size = call.datatype.size();
     // SAFETY: as said above.
     let (state, sides) = unsafe {
-        let piece = |buffer| Pieces::One(post::elements(buffer, count, size));
+        let piece = |buffer| Pieces::One(elements(buffer, count, size));
         (post::state(ep), Sides { operands: piece(buffer), compare: NONE, results: piece(results) })
     };
     // SAFETY: as said above.
@@ -377,7 +378,7 @@ unsafe extern "C" fn compwrite(
     let size = call.datatype.size();
     // SAFETY: as said above.
     let (state, sides) = unsafe {
-        let piece = |buffer| Pieces::One(post::elements(buffer, count, size));
+        let piece = |buffer| Pieces::One(elements(buffer, count, size));
         (
             post::state(ep),
             Sides { operands: piece(buffer), compare: piece(compare), results: piece(results) },

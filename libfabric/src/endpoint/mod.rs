@@ -5,6 +5,7 @@
 
 pub mod atomic;
 pub mod atomic_query;
+pub mod buffers;
 pub mod connection;
 pub mod defaults;
 pub mod limits;

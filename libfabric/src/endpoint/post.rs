@@ -1,23 +1,23 @@
 //! From the arguments of a call to core's posts. All of it is the data path: no
 //! allocation, no lock, nothing that unwinds.
 
-use std::{ffi::c_void, mem::MaybeUninit, slice};
+use std::ffi::c_void;
 
 use kestrel_core::{
     endpoint::{DefaultFlags, PostError},
     flags::Flags,
     memory::{Piece, Pieces},
     memory_region::descriptor::Descriptor,
-    operation::{IOV_LIMIT, ReceivePost, SendPost},
+    operation::{ReceivePost, SendPost},
 };
 
 use super::{
     State,
+    buffers::{List, bad_list, is_missing, room},
     receives::{Receives, receiver},
 };
 use crate::{
     abi::{
-        atomic::Ioc,
         attributes::Iovec,
         fid::FidEp,
         message::{Msg, MsgTagged},
@@ -52,96 +52,6 @@ impl Tag {
 pub unsafe fn state<'a>(ep: *mut FidEp) -> &'a State {
     // SAFETY: the caller vouches for it.
     unsafe { object::state(ep) }
-}
-
-/// Whether a buffer cannot be what the application means.
-#[inline(always)]
-fn is_missing(buffer: *const c_void, length: usize) -> bool {
-    buffer.is_null() && length > 0
-}
-
-/// A scatter-gather list, as core takes it.
-pub struct List {
-    pieces: [MaybeUninit<Piece>; IOV_LIMIT],
-    count: usize,
-}
-
-impl List {
-    /// None: too many entries, or buffers that are not there.
-    ///
-    /// # Safety
-    /// `iov` is null or that many entries are there; each is memory that the operation
-    /// may use until it completes.
-    #[inline(always)]
-    pub unsafe fn new(iov: *const Iovec, count: usize) -> Option<List> {
-        if count > IOV_LIMIT || (iov.is_null() && count > 0) {
-            return None;
-        }
-        let mut list = List { pieces: [MaybeUninit::uninit(); IOV_LIMIT], count };
-        for at in 0..count {
-            // SAFETY: the entry is there.
-            let entry = unsafe { &*iov.add(at) };
-            if is_missing(entry.base, entry.len) {
-                return None;
-            }
-            // SAFETY: the caller vouches for the memory.
-            list.pieces[at].write(unsafe { Piece::new(entry.base.cast(), entry.len) });
-        }
-        Some(list)
-    }
-
-    /// From elements of `size` bytes; a null buffer has none, which core refuses where
-    /// some are needed.
-    ///
-    /// # Safety
-    /// As [`List::new`].
-    #[inline(always)]
-    pub unsafe fn of_elements(ioc: *const Ioc, count: usize, size: usize) -> Option<List> {
-        if count > IOV_LIMIT || (ioc.is_null() && count > 0) {
-            return None;
-        }
-        let mut list = List { pieces: [MaybeUninit::uninit(); IOV_LIMIT], count };
-        for at in 0..count {
-            // SAFETY: the entry is there.
-            let entry = unsafe { &*ioc.add(at) };
-            // SAFETY: the caller vouches for the memory.
-            list.pieces[at].write(unsafe { elements(entry.addr, entry.count, size) });
-        }
-        Some(list)
-    }
-
-    #[inline(always)]
-    pub fn pieces(&self) -> Pieces<'_> {
-        // SAFETY: so many were written.
-        let pieces = unsafe { slice::from_raw_parts(self.pieces.as_ptr().cast(), self.count) };
-        match pieces {
-            [] => Pieces::One(Piece::EMPTY),
-            [one] => Pieces::One(*one),
-            many => Pieces::Many(many),
-        }
-    }
-}
-
-/// One buffer of `count` elements; none of them, if the buffer is null.
-///
-/// # Safety
-/// The buffer is memory that the operation may use until it completes.
-#[inline(always)]
-pub unsafe fn elements(buffer: *const c_void, count: usize, size: usize) -> Piece {
-    if buffer.is_null() {
-        return Piece::EMPTY;
-    }
-    // SAFETY: the caller vouches for it; a length that overflows is longer than any
-    // operation may be, and core refuses it.
-    unsafe { Piece::new(buffer.cast::<u8>().cast_mut(), count.saturating_mul(size)) }
-}
-
-/// What a list that cannot be taken is answered with.
-#[cold]
-pub fn bad_list() -> isize {
-    refused_argument(&format!(
-        "a null list of buffers, one of more than {IOV_LIMIT} (iov_limit), or a null buffer with a length"
-    ))
 }
 
 /// What a `…msg` call without its message is answered with.
@@ -314,8 +224,7 @@ pub unsafe fn inject(
     }))
 }
 
-/// Receives into one buffer with the default flags. A null buffer has no room, whatever its length
-/// says: programs post such receives for messages without bytes.
+/// Receives into one buffer with the default flags.
 ///
 /// # Safety
 /// `ep` is open; the buffer may be written to until the operation completes.
@@ -327,9 +236,8 @@ pub unsafe fn receive<H: Header<State: Receives>>(
     tag: Tag,
     context: *mut c_void,
 ) -> isize {
-    let length = if buffer.is_null() { 0 } else { length };
     // SAFETY: the caller vouches for both.
-    let (state, piece) = unsafe { (receiver::<H>(ep), Piece::new(buffer.cast(), length)) };
+    let (state, piece) = unsafe { (receiver::<H>(ep), room(buffer, length)) };
     let flags = state.default_flags(tag.family);
     // SAFETY: the pieces are the buffer.
     unsafe {
@@ -354,7 +262,7 @@ pub unsafe fn receive_list(
     let count = if state.ignores_buffers(flags | tag.family) { 0 } else { count };
     // SAFETY: the caller vouches for it.
     unsafe {
-        let Some(list) = List::new(iov, count) else { return bad_list() };
+        let Some(list) = List::of_room(iov, count) else { return bad_list() };
         let buffers = (list.pieces(), state.lists().region(descriptors, count));
         receive_pieces(state, buffers, from, tag, context, flags)
     }
@@ -433,7 +341,7 @@ pub unsafe fn with_receive(
     // "If this flag is set, the input buffer(s) and length parameters are ignored" (fi_tagged(3)).
     let count = if ignores(flags | tag.family) { 0 } else { msg.iov_count };
     // SAFETY: the caller vouches for it.
-    let Some(list) = (unsafe { List::new(msg.msg_iov, count) }) else { return bad_list() };
+    let Some(list) = (unsafe { List::of_room(msg.msg_iov, count) }) else { return bad_list() };
     // SAFETY: as above.
     let region = unsafe { lists.region(msg.desc, count) };
     let receive = of_receive(list.pieces(), msg.addr, tag, msg.context, flags);

@@ -12,7 +12,8 @@ use kestrel_core::{
 
 use super::{
     State,
-    post::{self, List},
+    buffers::{List, bad_list},
+    post,
     remote::Segments,
 };
 use crate::{
@@ -118,7 +119,7 @@ unsafe extern "C" fn readv(
 ) -> isize {
     // SAFETY: as said above.
     let (state, list) = unsafe { (post::state(ep), List::new(iov, count)) };
-    let Some(list) = list else { return post::bad_list() };
+    let Some(list) = list else { return bad_list() };
     // SAFETY: as above.
     let region = unsafe { state.lists().region(descriptors, count) };
     let segments = [Target { peer, address, key }.segment(list.pieces().total())];
@@ -205,12 +206,12 @@ pub unsafe fn with_post(
 ) -> isize {
     // SAFETY: the caller vouches for it.
     let Some(list) = (unsafe { List::new(msg.msg_iov, msg.iov_count) }) else {
-        return post::bad_list();
+        return bad_list();
     };
     let total = list.pieces().total();
     // SAFETY: as above.
     let segments = unsafe { Segments::of_bytes(msg.rma_iov, msg.rma_iov_count, total) };
-    let Some(segments) = segments else { return post::bad_list() };
+    let Some(segments) = segments else { return bad_list() };
     // SAFETY: as above.
     let region = unsafe { lists.region(msg.desc, msg.iov_count) };
     post(RmaPost {
@@ -293,7 +294,7 @@ unsafe extern "C" fn writev(
 ) -> isize {
     // SAFETY: as said above.
     let (state, list) = unsafe { (post::state(ep), List::new(iov, count)) };
-    let Some(list) = list else { return post::bad_list() };
+    let Some(list) = list else { return bad_list() };
     // SAFETY: as above.
     let region = unsafe { state.lists().region(descriptors, count) };
     let segments = [Target { peer, address, key }.segment(list.pieces().total())];

@@ -3,7 +3,8 @@
 use std::ffi::c_void;
 
 use super::{
-    post::{self, List, Tag},
+    buffers::{List, bad_list},
+    post::{self, Tag},
     receives::{Receives, receiver},
 };
 use crate::{
@@ -112,7 +113,7 @@ unsafe extern "C" fn sendv(
 ) -> isize {
     // SAFETY: as said above.
     unsafe {
-        let Some(list) = List::new(iov, count) else { return post::bad_list() };
+        let Some(list) = List::new(iov, count) else { return bad_list() };
         let state = post::state(ep);
         let flags = state.defaults.send();
         let buffers = (list.pieces(), state.lists().region(descriptors, count));

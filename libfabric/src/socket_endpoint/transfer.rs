@@ -14,7 +14,10 @@ use crate::{
         message::Msg,
         transfer::OpsMsg,
     },
-    endpoint::post::{List, bad_list, no_message},
+    endpoint::{
+        buffers::{List, bad_list},
+        post::no_message,
+    },
     object,
     outcome::guarded,
 };

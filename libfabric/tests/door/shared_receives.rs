@@ -116,7 +116,8 @@ fn a_receive_waits_for_its_threshold() {
     // SAFETY: the context is open; the buffer and what says when live until the completions.
     let post = |srx: *mut FidEp, when: *mut c_void| unsafe {
         let recvmsg = (*(*srx).msg).recvmsg;
-        recvmsg(srx, &msg(&into, ANYBODY, when), TRIGGER) as i32
+        // Of receives FI_REMOTE_CQ_DATA says nothing.
+        recvmsg(srx, &msg(&into, ANYBODY, when), TRIGGER | flag::REMOTE_CQ_DATA) as i32
     };
     assert_eq!((post(srx, first), post(srx, second)), (0, 0));
     // SAFETY: the endpoint is open, and the word is read during the call.

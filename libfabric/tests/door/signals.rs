@@ -12,9 +12,10 @@ use crate::{
     code,
     host::host,
     waiting::{
-        Shared, WAIT_FD, blocking_read, descriptor, is_readable, signal, try_wait, waiting_world,
+        Shared, WAIT_FD, blocking_read, descriptor, expect, is_readable, send, signal, try_wait,
+        waiting_world,
     },
-    world::PATIENCE,
+    world::{PATIENCE, World},
 };
 
 /// A signal is one signal, also for who waits on a descriptor.
@@ -36,6 +37,36 @@ fn a_signal_keeps_nobody_awake() {
     };
     assert_eq!(read, code::AGAIN as isize);
     assert!(start.elapsed() < PATIENCE);
+}
+
+/// "A count value of 0 may be used to drive progress" (fi_cq(3)), and what is driven so is seen: libfabric's own examples
+/// end their loops by that.
+#[test]
+fn a_read_of_no_entries_tells_what_there_is() {
+    let Some(host) = host("a_read_of_no_entries_tells_what_there_is") else { return };
+    let world = World::new(host, 2);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    // SAFETY: the queue is open, and nothing is written.
+    let look = || unsafe { ((*(*to.cq).ops).read)(to.cq, null_mut(), 0) as i32 };
+    let start = Instant::now();
+    let until = |answer| {
+        while look() != answer {
+            from.progress();
+            assert!(start.elapsed() < PATIENCE, "{answer} never comes");
+        }
+    };
+    assert_eq!(look(), code::AGAIN);
+    expect(&world);
+    send(from);
+    until(0);
+    let mut short = [0; 4];
+    assert_eq!((to.receive(&mut short, u64::MAX, 0), from.send(&[0; 8], 1, 0)), (0, 0));
+    until(code::AVAIL);
+    assert!(to.read().is_ok(), "the message of before");
+    assert_eq!(look(), code::AVAIL);
+    assert_eq!(to.read().err(), Some(code::AVAIL));
+    assert_eq!(to.read_error().unwrap().err, 265);
+    assert_eq!(look(), code::AGAIN);
 }
 
 /// "fi_cq_signal … Unblock any thread waiting in fi_cq_sread": whoever else waits for the queue.

@@ -331,6 +331,34 @@ fn what_is_discarded_is_gone() {
     assert_eq!(Message::of(&mut room, 5).receive(to, DISCARD), code::BADFLAGS as isize);
 }
 
+/// Programs post such receives for messages without bytes, by every call.
+#[test]
+fn a_null_buffer_has_no_room() {
+    let Some(host) = host("a_null_buffer_has_no_room") else { return };
+    let world = World::new(host, 2);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    let mut nowhere = Message::of(&mut [], 5);
+    (nowhere.iov.base, nowhere.iov.len) = (null_mut(), 64);
+    let iov = &raw const nowhere.iov;
+    for call in 0..3 {
+        // SAFETY: there is no buffer.
+        let posted = unsafe {
+            let ops = &*(*to.ep).tagged;
+            match call {
+                0 => (ops.recv)(to.ep, null_mut(), 64, NONE, 0, 5, 0, NONE),
+                1 => (ops.recvv)(to.ep, iov, null_mut(), 1, 0, 5, 0, NONE),
+                _ => nowhere.receive(to, 0),
+            }
+        };
+        assert_eq!(posted, 0, "{call}");
+        Message::of(&mut [], 5).send(from, 0);
+        assert_eq!(world.completion(to).len, 0);
+    }
+    // SAFETY: as above.
+    let sent = unsafe { ((*(*from.ep).tagged).sendmsg)(from.ep, &nowhere.raw(), 0) };
+    assert_eq!(sent, code::INVAL as isize, "nothing is sent from nowhere");
+}
+
 #[test]
 fn every_flag_of_a_send_is_taken() {
     let Some(host) = host("every_flag_of_a_send_is_taken") else { return };
