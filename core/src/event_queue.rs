@@ -19,6 +19,7 @@ use crate::info::Info;
 use crate::sleepers::Sleepers;
 
 mod driven;
+pub(crate) mod reporter;
 mod waiting;
 
 pub use driven::{Driven, EventWait};

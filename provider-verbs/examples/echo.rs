@@ -112,6 +112,7 @@ fn serve(provider: &VerbsProvider, own: Address) {
             Some(TransportEvent::Failed { reason, .. } | TransportEvent::Broken { reason, .. }) => {
                 eprintln!("{}", reason.reason);
             }
+            Some(TransportEvent::Down { reason, .. }) => return eprintln!("{}", reason.reason),
             Some(TransportEvent::Connected { .. } | TransportEvent::Overheard { .. }) => {}
             None => {
                 waiting.extend(take(&mut transport));

@@ -15,7 +15,7 @@ use crate::{
     control::error::ConnectError,
     receipt::Receipt,
     receive_pool::ReceivePool,
-    verbs::{Agreement, Origin, PathEnd, Queues, RemoteMemory, Verbs},
+    verbs::{Agreement, Origin, PathEnd, Queues, RemoteMemory, Verbs, VerbsError},
 };
 
 /// Who is at the other end of a connection.
@@ -90,6 +90,8 @@ pub enum StationEvent<V: Verbs> {
     /// The connection manager says that the connection is over. If that is in order, the peer's
     /// last word is here already.
     Disconnected { link: u64 },
+    /// Its device, or a queue of it, has failed: there is nobody any more. The links were lost before.
+    GivenUp { reason: VerbsError },
     /// A second has gone by: peers of managed connections are to be asked for a sign of life.
     Probe,
 }

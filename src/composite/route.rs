@@ -236,6 +236,11 @@ impl<F: Transport> Far<F> {
             }
             // Groups are the far side's alone.
             TransportEvent::Overheard { .. } => Some(event),
+            // Those of this host still come, where they are near.
+            TransportEvent::Down { reason, .. } => {
+                let wholly = self.policy == Policy::Far;
+                Some(TransportEvent::Down { reason, wholly })
+            }
             // What the peer had sent by the other side may still come: that side tells its end.
             TransportEvent::Closed { peer }
                 if self.route(peer).receive.is_some_and(|other| other != side) =>

@@ -4,49 +4,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::request::Answer;
 use crate::{
-    address::Address,
-    address_vector::AddressVector,
-    error::Errno,
-    event_queue::{ErrorEvent, Event, EventQueue},
-    info::Info,
-    transport::PeerIndex,
-    wire::Kind,
+    address::Address, address_vector::AddressVector, event_queue::reporter::Reporter, info::Info,
+    transport::PeerIndex, wire::Kind,
 };
-
-/// Where an endpoint's events go, and what it is called there.
-#[derive(Clone)]
-pub struct Reporter {
-    /// The event queue.
-    pub queue: Arc<EventQueue>,
-    /// The endpoint's name in events: opaque here.
-    pub fid: u64,
-    /// "Operations that complete in error that are not associated with valid operational context will
-    /// use the endpoint context in any error reporting structures" (fi_endpoint(3)).
-    pub context: u64,
-}
-
-impl Reporter {
-    /// Unbinds a passive endpoint's queue: nothing is reported by that name any more, and what was
-    /// is forgotten.
-    pub(crate) fn let_go(self) {
-        self.queue.discard(self.fid);
-        // Counted when it was bound, so this cannot fail.
-        let _ = self.queue.binds().unbind();
-    }
-
-    pub(crate) fn push(&self, event: Event) {
-        self.queue.push(event);
-    }
-
-    /// "The error entry will provide additional details describing the reason for the failed
-    /// attempt" (fi_cm(3)).
-    pub(crate) fn fail(&self, errno: Errno, reason: String, error_data: Vec<u8>) {
-        tracing::info!("a connection failed: {reason}");
-        let error =
-            ErrorEvent { error_data, reason, ..ErrorEvent::new(self.fid, self.context, errno) };
-        self.queue.push_error(error);
-    }
-}
 
 /// A packet about connections that waits for its lane: one at a time for each peer.
 pub enum Control {

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     ConnectionError,
-    manager::{Listener, Manager, Reporter},
+    manager::{Listener, Manager},
     request::{self, ConnectionRequest},
     truncated,
 };
@@ -19,7 +19,7 @@ use crate::{
     config::Config,
     domain::{OpenError, Sharing},
     engine::{BURST_MAX, Engine, Setup, permitted::Permitted, report::Side, unit::Unit},
-    event_queue::EventQueue,
+    event_queue::{EventQueue, reporter::Reporter},
     flags::Flags,
     info::{Info, dscp_on_the_wire},
     memory_region::MemoryRegionRegistry,
@@ -225,6 +225,8 @@ impl<P: Provider> PassiveEndpoint<P> {
             message_max: MESSAGE_MAX,
             inject_size: 0,
             unexpected_budget: 0,
+            // The listener has it.
+            reporter: None,
         }
     }
 

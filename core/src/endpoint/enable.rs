@@ -11,11 +11,12 @@ use crate::{
     address_vector::{AddressVector, HeldKeys},
     buffering::BUFFERED,
     connection::{
-        manager::{Connection, Manager, Reporter},
+        manager::{Connection, Manager},
         passive_endpoint::empty_vector,
     },
     domain::Sharing,
     engine::{Engine, Setup, permitted::Permitted, unit::Unit},
+    event_queue::reporter::Reporter,
     flags::{FAMILY, Flags},
     operation::MESSAGE_MAX,
     primitive::AtomicBool,
@@ -120,6 +121,11 @@ impl<P: Provider> Endpoint<P> {
         Ok(())
     }
 
+    /// Where its events will go, once it is enabled.
+    fn reporter(&self, bindings: &Bindings<P>) -> Option<Reporter> {
+        bindings.reporter.clone().or_else(|| self.default_reporter())
+    }
+
     fn default_reporter(&self) -> Option<Reporter> {
         let queue = self.domain.event_queue()?.clone();
         Some(Reporter { queue, fid: self.known_as(), context: self.options.context })
@@ -179,6 +185,7 @@ impl<P: Provider> Endpoint<P> {
             message_max: self.message_limit(),
             inject_size: self.options.inject_size,
             address_vector,
+            reporter: self.reporter(bindings),
         })
     }
 
@@ -266,8 +273,7 @@ impl<P: Provider> Endpoint<P> {
             let vector = bindings.address_vector.clone();
             return Ok((vector.ok_or(EndpointError::NoAddressVector)?, None));
         }
-        let reporter = bindings.reporter.clone().or_else(|| self.default_reporter());
-        let reporter = reporter.ok_or(EndpointError::NoEventQueue)?;
+        let reporter = self.reporter(bindings).ok_or(EndpointError::NoEventQueue)?;
         let vector = empty_vector();
         let connection = Connection::new(reporter, vector.clone());
         Ok((vector, Some(Box::new(Manager::Connection(connection)))))

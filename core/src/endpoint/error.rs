@@ -26,6 +26,9 @@ pub enum PostError {
     /// The endpoint has no peer yet, or no more.
     #[error("the endpoint is not connected")]
     NotConnected,
+    /// What its peers were reached through has failed, as its event queue was told: nothing can come any more.
+    #[error("the endpoint's device has failed")]
+    NoTransport,
     /// The peer was not reached just now. Only calls that inject, and name no context, are refused so.
     #[error("{address} is not reached: {errno} ({})", .errno.name())]
     Unreachable {
@@ -185,6 +188,7 @@ impl HasErrno for PostError {
             PostError::OtherDomain { .. } => Errno::DOMAIN,
             PostError::NotAsWork { .. } => Errno::NOSYS,
             PostError::NotConnected => Errno::NOTCONN,
+            PostError::NoTransport => Errno::NODEV,
             PostError::Unreachable { errno, .. } => *errno,
             PostError::NotByOurKeys { .. } => Errno::NOKEY,
             PostError::UnknownAddress { .. }

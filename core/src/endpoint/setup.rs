@@ -10,10 +10,9 @@ use crate::{
     address_vector::AddressVector,
     completion_counter::CompletionCounter,
     completion_queue::CompletionQueue,
-    connection::manager::Reporter,
     domain::OpenError,
     engine::{Engine, report::Side, unit::Unit},
-    event_queue::EventQueue,
+    event_queue::{EventQueue, reporter::Reporter},
     flags::Flags,
     info::MessageOrder,
     shared_context::{SharedTransmit, receive::SharedReceive},
@@ -397,9 +396,7 @@ impl<P: Provider> Endpoint<P> {
         let Some(Reporter { queue, fid, .. }) = self.lock_bindings().reporter.take() else {
             return;
         };
-        if self.options.connected {
-            queue.discard(fid);
-        }
+        queue.discard(fid);
         // Counted when it was bound, so this cannot fail.
         let _ = queue.binds().unbind();
     }

@@ -4,8 +4,12 @@ use std::mem::ManuallyDrop;
 
 use super::{Engine, report::Side};
 use crate::{
-    completion_queue::ErrorEntry, connection::manager::Manager, contained::contained, error::Errno,
-    flags::Flags, transport::Transport,
+    completion_queue::ErrorEntry,
+    connection::manager::Manager,
+    contained::contained,
+    error::{Cause, Errno},
+    flags::Flags,
+    transport::Transport,
 };
 
 const REASON: &str =
@@ -32,7 +36,7 @@ impl<T: Transport> Abandoned<T> {
     /// all of it.
     pub(super) fn tell(mut self) {
         contained("the end of an endpoint", || {
-            let setup = &self.0.setup;
+            let Engine { setup, manager, .. } = &mut *self.0;
             let tell = |side: &Side, flags| {
                 side.fail(ErrorEntry::new(0, flags, Errno::OTHER, REASON.into()));
             };
@@ -40,17 +44,17 @@ impl<T: Transport> Abandoned<T> {
             tell(&setup.receive, Flags::RECV);
             let counters = [&setup.one_sided.read, &setup.one_sided.write];
             counters.into_iter().flatten().for_each(|counter| counter.add_error(1));
-            let reporter = match self.0.manager.as_deref_mut() {
+            let reporter = match manager.as_deref_mut() {
                 Some(Manager::Listener(listener)) => listener.reporter.as_ref(),
                 Some(Manager::Connection(connection)) => {
                     // The listener tells the caller, who has not heard of us.
                     drop(connection.promise.take());
                     Some(&connection.reporter)
                 }
-                None => None,
+                None => setup.reporter.as_ref(),
             };
             if let Some(reporter) = reporter {
-                reporter.fail(Errno::OTHER, REASON.into(), Vec::new());
+                reporter.fail_endpoint(&Cause { errno: Errno::OTHER, reason: REASON.into() });
             }
         });
     }

@@ -4,12 +4,13 @@
 use std::collections::HashSet;
 
 use super::{
-    Engine,
+    Engine, Over,
     peer::{ONE_SIDED, Peer, PeerState},
 };
 use crate::{
     address::Address,
     auth_key::ONLY_KEY,
+    connection::manager::Manager,
     error::{Cause, Errno},
     operation::Target,
     protocol::{
@@ -52,9 +53,27 @@ impl<T: Transport> Engine<T> {
                 TransportEvent::Lost { peer, reason } => self.peer_lost(peer, &reason),
                 TransportEvent::Closed { peer } => self.peer_closed(peer),
                 TransportEvent::Broken { peer, reason } => self.peer_broke(peer, &reason),
+                TransportEvent::Down { reason, wholly } => self.transport_failed(&reason, wholly),
             }
         }
         any
+    }
+
+    /// Whoever waits for a message that cannot come is told.
+    fn transport_failed(&mut self, why: &Cause, wholly: bool) {
+        if wholly {
+            self.over = Some(Over::Transport);
+            self.fail_all_posted(why);
+        }
+        let reporter = match self.manager.as_deref() {
+            Some(Manager::Listener(listener)) => listener.reporter.as_ref(),
+            // Its end says so.
+            Some(Manager::Connection(_)) => None,
+            None => self.setup.reporter.as_ref(),
+        };
+        if let Some(reporter) = reporter {
+            reporter.fail_endpoint(why);
+        }
     }
 
     fn connected(&mut self, peer: PeerIndex, incarnation: u64) {

@@ -65,6 +65,8 @@ use crate::{
     auth_key::KeyNumber,
     buffering::{Buffering, BufferingSetup},
     connection::manager::Manager,
+    endpoint::PostError,
+    event_queue::reporter::Reporter,
     flags::Flags,
     memory_region::MemoryRegionRegistry,
     one_sided::RemoteOperation,
@@ -140,6 +142,27 @@ pub struct Setup {
     pub inject_size: usize,
     /// Unexpected payload to hold at most. Units: bytes.
     pub unexpected_budget: u64,
+    /// Where it is told that the endpoint fails, if anywhere.
+    pub reporter: Option<Reporter>,
+}
+
+/// Why nothing is received any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// The connection is over.
+    Connection,
+    /// What peers are reached through has failed, and there is no other way.
+    Transport,
+}
+
+impl Over {
+    /// What a receive is answered that no message is there for.
+    pub(crate) fn refusal(self) -> PostError {
+        match self {
+            Over::Connection => PostError::NotConnected,
+            Over::Transport => PostError::NoTransport,
+        }
+    }
 }
 
 /// The state of one enabled endpoint.
@@ -158,8 +181,8 @@ pub struct Engine<T: Transport> {
     pub(crate) receives_in_order: bool,
     /// Something may keep a whole message from going straight to its receive: an order, or who sent it.
     pub(crate) is_careful: bool,
-    /// The connection is over: what no message is there for is not received any more.
-    pub(crate) over: bool,
+    /// What no message is there for is not received any more.
+    pub(crate) over: Option<Over>,
     /// Which pair of contexts of its endpoint it is: the first, of most endpoints the only one.
     pub(crate) context: u64,
     /// Which contexts of the pair are enabled, by their directions. Other endpoints have none.
@@ -246,7 +269,7 @@ impl<T: Transport> Engine<T> {
             unread: Unread::new(setup.unexpected_budget),
             receives_in_order: false,
             is_careful: false,
-            over: false,
+            over: None,
             context: 0,
             contexts: [false; 2],
             manager: None,

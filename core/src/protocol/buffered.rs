@@ -64,8 +64,8 @@ impl<T: Transport> Engine<T> {
     fn post_tag(&mut self, source: SourceIndex, post: ReceivePost<'_>) -> Result<(), PostError> {
         let (tag, ignore, context) = (post.tag, post.ignore, post.context);
         let parked = self.tagged.take_unexpected(source, tag, ignore);
-        if parked.is_none() && self.over {
-            return Err(PostError::NotConnected);
+        if let (Some(over), None) = (self.over, &parked) {
+            return Err(over.refusal());
         }
         let operation = ReceiveOperation::from_post(post);
         let receive =

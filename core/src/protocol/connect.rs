@@ -12,7 +12,7 @@ use crate::{
         nonce,
         request::{Answer, AskedFor},
     },
-    engine::{Engine, peer::PeerState},
+    engine::{Engine, Over, peer::PeerState},
     error::{Cause, Errno},
     event_queue::Event,
     memory::Piece,
@@ -363,7 +363,7 @@ impl<T: Transport> Engine<T> {
             _ => format!("the application at {listener} rejected the request"),
         };
         connection.reporter.fail(Errno::CONNREFUSED, reason, data);
-        self.over = true;
+        self.over = Some(Over::Connection);
         self.set_control(peer, Control::HangUp);
         self.fail_all_posted(&canceled_since("the connection was rejected"));
         true
@@ -414,7 +414,7 @@ impl<T: Transport> Engine<T> {
         let Some(peer) = connection.peer else {
             return Err(ConnectionError::NotConnected);
         };
-        self.over = true;
+        self.over = Some(Over::Connection);
         self.end_single_copy(peer);
         let ready = self.peers[peer as usize].state == PeerState::Ready;
         // What was sent before is the peer's to read, so the lanes stay until it lets go.
@@ -486,7 +486,7 @@ impl<T: Transport> Engine<T> {
         }
         connection.listener = None;
         drop(connection.promise.take());
-        self.over = true;
+        self.over = Some(Over::Connection);
         self.fail_all_posted(&canceled_since("the connection is over"));
     }
 }

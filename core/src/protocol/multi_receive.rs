@@ -44,8 +44,10 @@ impl<T: Transport> Engine<T> {
         let tagged = post.flags.contains(Flags::TAGGED);
         let (tag, ignore) = (post.tag, post.ignore);
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-        if self.over && matcher.find_unexpected(source, tag, ignore).is_none() {
-            return Err(PostError::NotConnected);
+        if let Some(over) = self.over
+            && matcher.find_unexpected(source, tag, ignore).is_none()
+        {
+            return Err(over.refusal());
         }
         let receive = self.keep_receive(post);
         loop {
@@ -59,7 +61,7 @@ impl<T: Transport> Engine<T> {
                 return Ok(());
             }
         }
-        if self.over {
+        if self.over.is_some() {
             // What had come is in it, and no more comes.
             self.fail_multi(receive, &canceled());
             return Ok(());

@@ -99,8 +99,8 @@ impl<T: Transport> Engine<T> {
             0 => None,
             _ => matcher.take_unexpected(source, tag, ignore),
         };
-        if self.over && parked.is_none() {
-            return Err(PostError::NotConnected);
+        if let (Some(over), None) = (self.over, &parked) {
+            return Err(over.refusal());
         }
         let receive = match IN_REGION {
             true => self.keep_receive(post),

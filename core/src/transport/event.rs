@@ -65,6 +65,13 @@ pub enum TransportEvent {
         /// What it did.
         reason: Cause,
     },
+    /// What peers are reached through has failed for good. Each of them was lost before.
+    Down {
+        /// What has failed.
+        reason: Cause,
+        /// Nobody comes by another way.
+        wholly: bool,
+    },
 }
 
 impl TransportEvent {

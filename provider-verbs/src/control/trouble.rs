@@ -78,6 +78,11 @@ impl<V: Verbs> ControlThread<V> {
         for link in self.links_of(station) {
             self.link_failed(link, what.into());
         }
+        if let Some(record) = self.stations.get(&station)
+            && let Err(reason) = record.check()
+        {
+            record.shared.push(StationEvent::GivenUp { reason });
+        }
     }
 
     /// A connection is over, and not in order.

@@ -135,6 +135,9 @@ impl<V: Verbs> UdTransport<V> {
                     self.tell(TransportEvent::Closed { peer });
                 }
             }
+            StationEvent::GivenUp { reason } => {
+                self.tell(TransportEvent::Down { reason: reason.into(), wholly: true });
+            }
             // Of connections alone.
             StationEvent::Disconnected { .. } | StationEvent::Probe => {}
             StationEvent::Lost { link, reason } => {

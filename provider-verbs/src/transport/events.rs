@@ -106,6 +106,9 @@ impl<V: Verbs> RcTransport<V> {
                     self.learn_what_went();
                 }
             }
+            StationEvent::GivenUp { reason } => {
+                self.tell(TransportEvent::Down { reason: reason.into(), wholly: true });
+            }
             StationEvent::Probe => {
                 self.shared.note_probe();
                 self.probe();

@@ -87,6 +87,7 @@ impl Node {
                     self.transport.adopt(from, ticket);
                 }
                 TransportEvent::Overheard { .. } => unreachable!("nobody joins a group"),
+                TransportEvent::Down { .. } => unreachable!("no device fails"),
                 TransportEvent::Died { peer }
                 | TransportEvent::Lost { peer, .. }
                 | TransportEvent::Closed { peer }

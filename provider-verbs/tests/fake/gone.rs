@@ -50,6 +50,15 @@ impl Pair {
     }
 }
 
+/// It says that nobody is left.
+#[track_caller]
+fn is_down(end: &mut FakeTransport) {
+    let told = event(end);
+    let TransportEvent::Down { reason, wholly: true } = told else { panic!("{told:?}") };
+    assert_eq!(reason.errno, Errno::NODEV, "{}", reason.reason);
+    assert!(reason.reason.contains("has failed: the test says so"), "{}", reason.reason);
+}
+
 #[test]
 fn a_device_that_goes_away_is_noticed() {
     for make in WAYS {
@@ -57,6 +66,7 @@ fn a_device_that_goes_away_is_noticed() {
         pair.provider.device().remove();
         assert!(push(&mut pair.victim, 0, 1, 100), "it takes what it never sends");
         pair.part();
+        is_down(&mut pair.victim);
         // And there is nothing to be had of it any more.
         pair.victim.connect(0, pair.other.address());
         let TransportEvent::Failed { peer: 0, reason } = event(&mut pair.victim) else {
@@ -89,6 +99,7 @@ fn nothing_is_had_of_a_device_that_was_gone_before() {
     gone.device().remove();
     // The first one's end has been told when it is noticed.
     let mut late = open(&gone);
+    is_down(&mut late);
     late.connect(0, other.address());
     let TransportEvent::Failed { peer: 0, reason } = event(&mut late) else {
         panic!("no failure");
@@ -106,6 +117,7 @@ fn a_queue_that_is_in_error_is_its_endpoints_alone() {
         let (mut third, address) = (open(&pair.provider), pair.victim.address());
         pair.provider.device().fail_queues();
         pair.part();
+        is_down(&mut pair.victim);
         connect(&mut third, &mut pair.other, 3);
         assert!(push(&mut third, 3, 1, 9));
         assert_eq!(take_soon(&mut pair.other), (3, 1, 9));
@@ -131,4 +143,5 @@ fn datagrams_end_with_their_device() {
         let ended = event(end);
         assert!(matches!(ended, TransportEvent::Lost { peer: 0, .. }), "{ended:?}");
     }
+    is_down(&mut one);
 }

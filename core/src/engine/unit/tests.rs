@@ -10,6 +10,7 @@ use crate::{
     domain::{Domain, DomainOptions},
     endpoint::{Endpoint, EndpointOptions, PostError},
     error::Errno,
+    event_queue::EventQueue,
     flags::Flags,
     memory::{Piece, Pieces},
     memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
@@ -347,9 +348,9 @@ fn a_panic_wakes_who_waits() {
     });
 }
 
-/// Who waits for writes alone hears of it.
+/// Who waits for writes alone hears of it, and who waits for events.
 #[test]
-fn a_panic_counts_as_an_error_of_one_sided_operations() {
+fn a_panic_is_an_error_of_one_sided_operations_and_an_event() {
     let provider = Arc::new(MockProvider::new(MockOptions::default()));
     let domain = Domain::open(provider, DomainOptions::default()).unwrap();
     let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
@@ -359,10 +360,14 @@ fn a_panic_counts_as_an_error_of_one_sided_operations() {
     endpoint.bind_address_vector(&vector).unwrap();
     endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
     endpoint.bind_counter(&writes, Flags::WRITE).unwrap();
+    let events = Arc::new(EventQueue::open(Default::default()).unwrap());
+    endpoint.bind_event_queue(&events, 5).unwrap();
     endpoint.enable().unwrap();
     let panicked = contained("a test", || endpoint.inspect(|_| panic!("half-way")));
     assert!(panicked.is_none());
     assert_eq!(writes.counter().now(), (0, 1));
+    let told = events.read_error().map(|error| (error.fid, error.error));
+    assert_eq!(told, Some((5, Errno::OTHER)));
 }
 
 /// A subscriber of `tracing` that calls what it is called from breaks the promise of a domain for one thread.

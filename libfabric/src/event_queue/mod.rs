@@ -1,5 +1,7 @@
 //! Event queues. Reference: fi_eq(3).
 
+mod entry;
+
 use std::{
     ffi::{c_char, c_int, c_void},
     ptr::null_mut,
@@ -17,9 +19,10 @@ use kestrel_core::{
     info::ApiVersion,
 };
 
+use self::entry::{bytes_of, least_of};
 use crate::{
     abi::{
-        attributes::{EqAttr, EqEntry, EqErrEntry},
+        attributes::{EqAttr, EqErrEntry},
         constants::{BADF, NOSYS, command, wait},
         control::{OpsEq, OpsFid},
         fid::{Fid, FidEq, FidFabric, class},
@@ -244,38 +247,6 @@ unsafe extern "C" fn control(eq: *mut Fid, command: c_int, argument: *mut c_void
         }
         Ok(())
     })
-}
-
-/// The bytes of an event as C reads it.
-fn bytes_of(event: &Event) -> Vec<u8> {
-    let entry = |fid: u64, context: u64, data: u64| {
-        [fid, context, data].into_iter().flat_map(u64::to_ne_bytes).collect::<Vec<u8>>()
-    };
-    match event {
-        Event::MemoryRegionComplete { fid, context, data }
-        | Event::AddressVectorComplete { fid, context, data }
-        | Event::JoinComplete { fid, context, data } => entry(*fid, *context, *data),
-        // Where a request's info is, is known when it is read.
-        Event::ConnectionRequest { fid, data, .. } | Event::Connected { fid, data } => {
-            let mut bytes = entry(*fid, 0, 0);
-            bytes.truncate(2 * size_of::<u64>());
-            bytes.extend(data);
-            bytes
-        }
-        Event::Shutdown { fid } => entry(*fid, 0, 0)[..2 * size_of::<u64>()].to_vec(),
-        Event::User { bytes, .. } => bytes.clone(),
-    }
-}
-
-const _: () = assert!(size_of::<EqEntry>() == 3 * size_of::<u64>());
-
-/// The least that there has to be room for: "Any application data … is limited to the buffer space
-/// provided by the application".
-fn least_of(event: &Event) -> usize {
-    match event {
-        Event::ConnectionRequest { .. } | Event::Connected { .. } => 2 * size_of::<u64>(),
-        _ => bytes_of(event).len(),
-    }
 }
 
 fn is_peek(call: &str, flags: u64) -> Result<bool, Failure> {
