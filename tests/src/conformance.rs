@@ -271,7 +271,8 @@ macro_rules! conformance {
                 who_asks_a_closed_listener_is_refused,
                 who_is_refused_is_not_enabled,
                 a_rejection_leaves_by_itself,
-                who_takes_over_has_its_own_key;
+                who_takes_over_has_its_own_key,
+                a_connected_endpoint_needs_an_event_queue;
             connections:
                 data_travels_both_ways,
                 every_call_works_over_a_connection,
@@ -290,8 +291,7 @@ macro_rules! conformance {
                 a_closed_listener_leaves_connections_alone,
                 names_are_set_before_listening,
                 a_passive_endpoint_is_taken_over,
-                strangers_are_not_heard,
-                a_connected_endpoint_needs_an_event_queue;
+                strangers_are_not_heard;
             sockets:
                 bytes_arrive_in_order_however_they_are_cut,
                 a_buffer_is_free_when_the_call_returns,

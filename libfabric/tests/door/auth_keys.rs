@@ -15,7 +15,7 @@ use crate::{
     code,
     contexts::{SHARED, open_shared, open_sharer},
     flag,
-    host::host,
+    host::{Host, host},
     kind,
     multicast::asks_for_groups,
     sockets::{iovec, message},
@@ -316,46 +316,57 @@ fn keys_have_user_ids() {
     }
 }
 
-/// Error events say so to an application of version 1.20, whose entries have a source: the installed
-/// libfabric, which may be older, writes that version into the fabric's object and nothing else.
-#[test]
-fn error_events_tell_the_users_ids() {
-    let host = host("error_events_tell_the_users_ids");
-    let Some(host) = host else { return };
+/// Whom the error events of messages name that a stranger sends by the second of two keys, in a vector that was
+/// opened with these flags, where the key has each of these ids in turn; and the key's handle. Only entries of
+/// version 1.20 have a source: the installed libfabric, which may be older, writes that version into the fabric's
+/// object and nothing else.
+fn strangers_told(host: &'static Host, flags: u64, ids: &[Option<u64>]) -> (Vec<u64>, u64) {
     let mut world = World::empty(host, |hints| {
         hints.caps = flag::MSG | flag::SOURCE | SOURCE_ERR | USER_ID;
         ask(hints);
     });
     world.reopen_as(1 << 16 | 20);
-    let ours = Vector::open(&world, 0);
-    let key = insert_key(&ours, b"blue", 0).unwrap();
-    let theirs = Vector::open(&world, USER_ID);
-    let handle = insert_key(&theirs, b"blue", 0).unwrap();
+    let (ours, theirs) = (Vector::open(&world, 0), Vector::open(&world, flags));
+    let key = insert_key(&ours, b"pink", 0).unwrap();
+    let [_, handle] = [b"blue", b"pink"].map(|key| insert_key(&theirs, key, 0).unwrap());
     let (us, them) = (node_with(&world, &ours), node_with(&world, &theirs));
     let to = meet(&ours, them, key);
-    let (mut room, word) = (0_u64, 5_u64);
-    for id in [None, Some(4711)] {
+    let (mut room, word) = ([0_u8; 8], 5_u64);
+    let mut told = Vec::new();
+    for &id in ids {
         if let Some(id) = id {
             // SAFETY: the vector is open.
             let status =
                 unsafe { ((*(*theirs.av).ops).set_user_id)(theirs.av, handle, id, AUTH_KEY) };
             assert_eq!(status, 0);
         }
-        // SAFETY: the room outlives the receive.
-        unsafe {
-            let recv = (*(*them.ep).msg).recv;
-            assert_eq!(recv(them.ep, (&raw mut room).cast(), 8, NONE, ANY, NONE), 0);
-            while ((*(*us.ep).msg).inject)(us.ep, (&raw const word).cast(), 8, to) != 0 {
-                us.progress();
-            }
+        assert_eq!(them.receive(&mut room, ANY, 0), 0);
+        // SAFETY: the endpoint is open, and the word is there.
+        while unsafe { ((*(*us.ep).msg).inject)(us.ep, (&raw const word).cast(), 8, to) } != 0 {
+            us.progress();
         }
-        assert_eq!(next_of(them, us).0, code::AVAIL as isize);
-        let error = them.read_error().unwrap();
-        assert_eq!((error.err, error.src_addr), (-code::ADDRNOTAVAIL, id.unwrap_or(ANY)));
+        let error = them.outcome(&[us]).err().expect("it is a stranger's");
+        assert_eq!(error.err, -code::ADDRNOTAVAIL);
+        told.push(error.src_addr);
     }
     for object in [us, them] {
         assert_eq!((close(object.ep), close(object.cq)), (0, 0));
     }
+    (told, handle)
+}
+
+#[test]
+fn error_events_give_the_keys_handle() {
+    let Some(host) = host("error_events_give_the_keys_handle") else { return };
+    let (told, handle) = strangers_told(host, 0, &[None]);
+    assert_eq!(told, [handle]);
+}
+
+#[test]
+fn error_events_tell_the_users_ids() {
+    let Some(host) = host("error_events_tell_the_users_ids") else { return };
+    let (told, _) = strangers_told(host, USER_ID, &[None, Some(4711)]);
+    assert_eq!(told, [ANY, 4711]);
 }
 
 /// What fi_av_insertsvc and fi_av_insertsym insert is for a key as well.

@@ -87,19 +87,7 @@ fn a_request_is_accepted_at_an_address() {
 fn a_listener_that_is_waited_for_gives_its_port_up() {
     let Some(host) = host("a_listener_that_is_waited_for_gives_its_port_up") else { return };
     let place = Place::new(host);
-    let eq = place.open_eq();
-    let passive = |info: &mut Info| {
-        let mut pep = null_mut();
-        // SAFETY: the fabric is open, and the place is valid.
-        let opened = unsafe {
-            let open = (*(*place.fabric).ops).passive_ep;
-            open(place.fabric, info, &raw mut pep, null_mut())
-        };
-        assert_eq!(opened, 0);
-        pep
-    };
-    // SAFETY: the info is valid.
-    let pep = passive(unsafe { &mut *place.info });
+    let (eq, pep) = (place.open_eq(), place.open_pep(place.info));
     // SAFETY: the endpoint is open.
     let listen = || unsafe { ((*(*pep).cm).listen)(pep) };
     assert_eq!((bind(pep, eq, 0), listen()), (0, 0));
@@ -109,7 +97,8 @@ fn a_listener_that_is_waited_for_gives_its_port_up() {
         assert!(start.elapsed() < PATIENCE, "there is always something");
     }
     assert_eq!(close(pep), 0);
-    assert_eq!((close(open_at(&place, &address, passive)), close(eq)), (0, 0));
+    let next = open_at(&place, &address, |info| place.open_pep(info));
+    assert_eq!((close(next), close(eq)), (0, 0));
     place.close();
 }
 

@@ -3,15 +3,17 @@
 use std::{
     ffi::{CStr, c_char, c_int},
     ptr::{null, null_mut},
-    time::Instant,
+    time::{Duration, Instant},
 };
+
+use kestrel_tests::scale::unspoilt;
 
 use crate::{
     abi::fid::{Fid, FidEq},
     code,
     connections::{
-        BACKLOG, CONNECTED, CONNREFUSED, ISCONN, Place, are_told, drive_until_error, has_event,
-        name, read_error,
+        BACKLOG, CONNECTED, CONNREFUSED, End, ISCONN, Place, are_told, drive_until_error,
+        has_event, name, read_error,
     },
     host::host,
     world::{PATIENCE, close},
@@ -203,5 +205,62 @@ fn who_accepts_and_goes_is_told_of() {
     let why = words(caller.eq, CONNREFUSED, 256);
     assert!(why.contains("went at once"), "{why}");
     caller.close();
+    place.close();
+}
+
+/// "A rejected … connection request will generate an error event", of a listener whose queue nobody reads any
+/// more: fi_reject lets it leave, for 100 ms at most.
+#[test]
+fn a_rejection_leaves_though_nobody_reads_any_more() {
+    let Some(host) = host("a_rejection_leaves_though_nobody_reads_any_more") else { return };
+    const REJECT_WAIT: Duration = Duration::from_millis(100);
+    let place = Place::listening(host);
+    unspoilt(|| {
+        let caller = place.caller(b"");
+        let (request, start) = (place.request(caller), Instant::now());
+        // SAFETY: the info is valid until it is freed.
+        unsafe {
+            assert_eq!(place.reject((*request.info).handle, b"not today"), 0);
+            (host.freeinfo)(request.info);
+        }
+        let has_left = start.elapsed() < REJECT_WAIT;
+        if has_left {
+            drive_until_error(caller.eq, caller.eq);
+            assert_eq!(read_error(caller.eq), (CONNREFUSED, b"not today".to_vec()));
+        }
+        caller.close();
+        has_left
+    });
+    place.close();
+}
+
+/// No FI_CONNREQ names a passive endpoint that is closed, and whoever asks there is refused. A request that an
+/// endpoint was opened for keeps anybody else from that address, and can be accepted.
+#[test]
+fn a_closed_listener_tells_of_nobody_and_refuses_who_asks() {
+    let Some(host) = host("a_closed_listener_tells_of_nobody_and_refuses_who_asks") else { return };
+    let (mut place, start) = (Place::listening(host), Instant::now());
+    let taken = place.caller(b"");
+    let acceptor = place.acceptor(&place.request(taken));
+    let waits = place.caller(b"");
+    while !has_event(place.events) {
+        has_event(waits.eq);
+        assert!(start.elapsed() < PATIENCE, "no request came");
+    }
+    let address = name(place.pep);
+    assert_eq!(close(place.pep), 0);
+    assert!(!has_event(place.events), "it named what is closed");
+    let late = place.open_ep(place.info).unwrap();
+    assert_eq!(late.connect(&address, &[]), 0);
+    for asks in [waits, late] {
+        drive_until_error(place.events, asks.eq);
+        assert_eq!(read_error(asks.eq), (CONNREFUSED, Vec::new()));
+        assert!(!has_event(place.events));
+    }
+    assert_eq!(acceptor.accept(&[]), 0);
+    are_told([taken, acceptor]);
+    assert_eq!((taken.sees(CONNECTED), acceptor.sees(CONNECTED)), (vec![], vec![]));
+    [waits, late, taken, acceptor].into_iter().for_each(End::close);
+    place.pep = place.open_pep(place.info);
     place.close();
 }

@@ -67,29 +67,35 @@ impl Place {
 
     /// The same with hints that say more.
     pub fn that(host: &'static Host, kind: u32, change: fn(&mut Info)) -> Place {
-        Place::bound(host, kind, change, 0)
-    }
-
-    /// The same, whose event queue is bound with these flags.
-    pub fn bound(host: &'static Host, kind: u32, change: fn(&mut Info), flags: u64) -> Place {
         let info = world::info(host, |hints| {
             // SAFETY: hints have all attributes.
             unsafe { (*hints.ep_attr).kind = kind }
             change(hints);
         })
         .expect("kestrel offers connected endpoints");
-        let (mut fabric, mut domain, mut pep) = (null_mut(), null_mut(), null_mut());
+        let (mut fabric, mut domain) = (null_mut(), null_mut());
         // SAFETY: the info is libfabric's; each place is valid.
         unsafe {
             assert_eq!((host.fabric)((*info).fabric_attr, &raw mut fabric, null_mut()), 0);
             let ops = &*(*fabric).ops;
             assert_eq!((ops.domain)(fabric, info, &raw mut domain, null_mut()), 0);
-            assert_eq!((ops.passive_ep)(fabric, info, &raw mut pep, null_mut()), 0);
         }
-        let place = Place { host, kind, info, fabric, domain, pep, events: null_mut() };
-        let events = place.open_eq();
-        assert_eq!(bind(pep, events, flags), 0);
-        Place { events, ..place }
+        let (pep, events) = (null_mut(), null_mut());
+        let mut place = Place { host, kind, info, fabric, domain, pep, events };
+        (place.pep, place.events) = (place.open_pep(info), place.open_eq());
+        assert_eq!(bind(place.pep, place.events, 0), 0);
+        place
+    }
+
+    /// A passive endpoint that is bound to nothing yet.
+    pub fn open_pep(&self, info: *mut Info) -> *mut FidPep {
+        let mut pep = null_mut();
+        // SAFETY: the fabric is open, the info libfabric's.
+        unsafe {
+            let open = (*(*self.fabric).ops).passive_ep;
+            assert_eq!(open(self.fabric, info, &raw mut pep, null_mut()), 0);
+        }
+        pep
     }
 
     pub fn listening(host: &'static Host) -> Place {

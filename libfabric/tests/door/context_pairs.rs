@@ -3,6 +3,7 @@
 use std::{
     ffi::c_int,
     ptr::{null_mut, without_provenance_mut},
+    sync::atomic::{AtomicUsize, Ordering},
     time::Instant,
 };
 
@@ -11,7 +12,7 @@ use crate::{
     code,
     connections::name,
     contexts::{
-        MIN_MULTI_RECV, completion, insert, named, open_av, open_sep, receive, rx_context,
+        MIN_MULTI_RECV, Portal, completion, insert, named, open_av, open_sep, receive, rx_context,
         scalable_world, send, tx_context,
     },
     flag,
@@ -245,4 +246,62 @@ fn a_context_wakes_its_sleeper_while_its_sibling_is_idle() {
         assert_eq!((close(end), close(pairs[0][0].cq), close(pairs[1][0].cq)), (0, 0, 0));
     }
     assert_eq!(vectors.map(close), [0, 0]);
+}
+
+/// A transmit context, and the receive context that it sends to, for the thread that uses them.
+struct Own([Node; 2]);
+
+// SAFETY: they are used by one thread, which need not be the one that opened them.
+unsafe impl Send for Own {}
+
+impl Own {
+    const COUNT: u64 = 4_000;
+
+    /// Sends numbers to `to`, in order and one at a time, until all threads have received theirs.
+    fn pass(self, to: u64, unfinished: &AtomicUsize) {
+        let ([from, into], start) = (self.0, Instant::now());
+        let (words, mut room): (Vec<u64>, _) = ((0..Self::COUNT).collect(), 0);
+        let (mut sent, mut told, mut received) = (0, 0, 0);
+        assert_eq!(receive(into.ep, &mut room, 0), 0);
+        while unfinished.load(Ordering::Relaxed) > 0 {
+            if let Some(word) = words.get(sent) {
+                let context = to as usize + sent;
+                sent += usize::from(send(from.ep, word, to, context) == 0);
+            }
+            if let Ok(entry) = from.read() {
+                assert_eq!(entry.op_context as usize, to as usize + told, "its own, in its order");
+                told += 1;
+            }
+            if let Ok(entry) = into.read() {
+                assert_eq!((entry.op_context as u64, room), (received, received));
+                received += 1;
+                match received {
+                    Self::COUNT => _ = unfinished.fetch_sub(1, Ordering::Relaxed),
+                    _ => assert_eq!(receive(into.ep, &mut room, received as usize), 0),
+                }
+            }
+            assert!(start.elapsed() < PATIENCE, "{received} messages came");
+        }
+    }
+}
+
+/// "No synchronization is needed when accessing contexts in parallel", each of which has a queue of its own.
+#[test]
+fn contexts_are_used_by_threads_of_their_own() {
+    let Some(host) = host("contexts_are_used_by_threads_of_their_own") else { return };
+    let world = scalable_world(host);
+    let av = open_av(&world);
+    let portal = Portal::open(&world, av);
+    assert_eq!(insert(av, &name(portal.sep)), 0);
+    let unfinished = AtomicUsize::new(2);
+    std::thread::scope(|scope| {
+        // Of each index one thread has the transmit context, and the other one the receive context.
+        for [from, to] in [[0, 1], [1, 0]] {
+            let own = Own([portal.transmit[from], portal.receive[to]]);
+            let unfinished = &unfinished;
+            scope.spawn(move || own.pass(named(0, to as u64), unfinished));
+        }
+    });
+    portal.close();
+    assert_eq!(close(av), 0);
 }

@@ -6,8 +6,8 @@ use crate::{
     abi::fid::{FidCntr, FidEp},
     code, flag,
     host::host,
-    tagged::CLAIM,
-    world::{World, bind, close, cq_attr, enable},
+    tagged::{CLAIM, FENCE, MORE},
+    world::{World, bind, close, cq_attr, enable, info},
 };
 
 const GETOPSFLAG: i32 = 2;
@@ -89,6 +89,14 @@ fn operation_flags_are_told_and_changed() {
     let not_here = [flag::SEND | flag::REMOTE_CQ_DATA, flag::SEND | MULTICAST];
     for mut flags in not_for_all.into_iter().chain(not_here) {
         assert_eq!(control(node.ep, SETOPSFLAG, &mut flags), code::BADFLAGS, "{flags:#x}");
+    }
+    // What is said of one call and those around it may be set, and no endpoint is opened with it.
+    for asked in [FENCE, MORE] {
+        assert_eq!(control(node.ep, SETOPSFLAG, &mut (flag::SEND | asked)), 0, "{asked:#x}");
+        assert_eq!(flags_of(node.ep, flag::SEND), asked);
+        // SAFETY: hints have all attributes.
+        let opened = info(host, |hints| unsafe { (*hints.tx_attr).op_flags = asked });
+        assert_eq!(opened, Err(code::NODATA), "{asked:#x}");
     }
     assert_eq!(control(node.ep, 77, &mut 0), code::NOSYS);
     // SAFETY: the endpoint is open; what is null is what is tested.

@@ -4,7 +4,7 @@
 use std::ptr::null_mut;
 
 use crate::{
-    abi::fid::FidEp,
+    abi::{fid::FidEp, info::Info},
     code,
     connections::name,
     contexts::{
@@ -13,24 +13,30 @@ use crate::{
     },
     flag,
     host::{Host, host},
-    world::{Node, World, bind, close, cq_attr, enable},
+    world::{Node, World, bind, close, cq_attr, enable, info},
 };
 
 /// A domain for scalable endpoints of so many contexts.
 fn mixed_world(host: &'static Host, transmit: usize, receive: usize) -> World {
     let world = World::empty(host, |hints| {
         hints.caps = flag::MSG | flag::TAGGED | NAMED_RX_CTX | flag::SOURCE;
-        // SAFETY: hints have all attributes.
-        unsafe {
-            (*hints.ep_attr).tx_ctx_cnt = transmit;
-            (*hints.ep_attr).rx_ctx_cnt = receive;
-        }
+        set_counts(hints, transmit, receive);
     });
     // SAFETY: the info has all attributes.
-    let counts =
-        unsafe { ((*(*world.info).ep_attr).tx_ctx_cnt, (*(*world.info).ep_attr).rx_ctx_cnt) };
-    assert_eq!(counts, (transmit, receive));
+    assert_eq!(counts(unsafe { &*world.info }), (transmit, receive));
     world
+}
+
+fn set_counts(info: &mut Info, transmit: usize, receive: usize) {
+    // SAFETY: an info has all attributes.
+    let attr = unsafe { &mut *info.ep_attr };
+    (attr.tx_ctx_cnt, attr.rx_ctx_cnt) = (transmit, receive);
+}
+
+fn counts(info: &Info) -> (usize, usize) {
+    // SAFETY: as above.
+    let attr = unsafe { &*info.ep_attr };
+    (attr.tx_ctx_cnt, attr.rx_ctx_cnt)
 }
 
 /// A context with a queue of its own, enabled.
@@ -153,4 +159,36 @@ fn a_shared_context_without_attributes_has_the_usual_sizes() {
     let ep = world.open_ep();
     assert_eq!(bind(ep, stx, 0), 0);
     assert_eq!([close(ep), close(stx)], [0; 2]);
+}
+
+/// "If not specified (0), 1 context will be assigned"; and there are no more than the domain's
+/// max_ep_tx_ctx and max_ep_rx_ctx say.
+#[test]
+fn counts_of_contexts_have_a_default_and_a_limit() {
+    let Some(host) = host("counts_of_contexts_have_a_default_and_a_limit") else { return };
+    let world = World::empty(host, |hints| set_counts(hints, 0, 0));
+    // SAFETY: the info has all attributes, and nobody else uses it.
+    let (given, most) = unsafe { (&mut *world.info, &*(*world.info).domain_attr) };
+    assert_eq!(counts(given), (1, 1));
+    set_counts(given, 0, 0);
+    let sep = open_sep(&world).unwrap();
+    let contexts = [tx_context(sep, 0, null_mut()), rx_context(sep, 0, null_mut())];
+    assert_eq!(contexts.map(|context| close(context.unwrap())), [0; 2]);
+    let second = [tx_context(sep, 1, null_mut()), rx_context(sep, 1, null_mut())];
+    assert_eq!(second, [Err(code::INVAL); 2]);
+    assert_eq!(close(sep), 0);
+    let [transmit, receive] = [most.max_ep_tx_ctx, most.max_ep_rx_ctx];
+    assert_eq!([transmit, receive], [256; 2]);
+    let found = info(host, |hints| set_counts(hints, transmit, receive)).unwrap();
+    // SAFETY: the info is libfabric's.
+    unsafe {
+        assert_eq!(counts(&*found), (transmit, receive));
+        (host.freeinfo)(found);
+    }
+    for (transmit, receive) in [(transmit + 1, 1), (1, receive + 1)] {
+        let found = info(host, |hints| set_counts(hints, transmit, receive));
+        assert_eq!(found, Err(code::NODATA));
+        set_counts(given, transmit, receive);
+        assert_eq!(open_sep(&world), Err(code::INVAL));
+    }
 }

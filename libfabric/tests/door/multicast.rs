@@ -381,6 +381,45 @@ fn a_group_is_whole_when_its_event_is_read() {
     assert!(next_event(eq as *mut FidEq).is_err());
 }
 
+/// FI_SEND joins "as a send only member", which hears nothing, and FI_RECV "with receive permissions only".
+#[test]
+fn a_member_may_only_send_or_only_receive() {
+    let Some(host) = host("a_member_may_only_send_or_only_receive") else { return };
+    let world = members(host, 3, |_| {});
+    let (nodes, mut rooms) = (&world.nodes, [[0_u8; 8]; 3]);
+    let joined: Vec<_> = [flag::SEND, flag::RECV, 0]
+        .into_iter()
+        .zip(nodes)
+        .map(|(flags, node)| join(node.ep, &group(10), flags).unwrap())
+        .collect();
+    for (node, room) in nodes.iter().zip(&mut rooms) {
+        assert_eq!(node.receive(room, ANY, 0), 0);
+    }
+    let (mut word, hears) = ([1_u8; 8], nodes[1]);
+    let iov = [iovec(&mut word)];
+    // SAFETY: the group is joined, and what is refused keeps no pointer.
+    let refused = unsafe {
+        let msg = Msg { addr: (*joined[1]).fi_addr, ..message(&iov) };
+        ((*(*hears.ep).msg).sendmsg)(hears.ep, &raw const msg, MULTICAST)
+    };
+    assert_eq!(refused as c_int, code::INVAL);
+    // What is sent to all is heard by one, and the other hears what is sent to itself, first.
+    say(nodes, 2, joined[2], [2; 8]);
+    assert_eq!((world.completion(hears).len, rooms[1]), (8, [2; 8]));
+    for _ in 0..1000 {
+        assert_eq!([nodes[0].read().err(), hears.read().err()], [Some(code::AGAIN); 2]);
+    }
+    assert_eq!(nodes[2].send(&[3; 8], 0, 0), 0);
+    assert_eq!((world.completion(nodes[0]).len, rooms[0]), (8, [3; 8]));
+    // Who only speaks is heard.
+    assert_eq!(hears.receive(&mut rooms[1], ANY, 0), 0);
+    assert!(nodes[2].outcome(nodes).is_ok(), "of what it sent to one");
+    say(nodes, 0, joined[0], [4; 8]);
+    assert_eq!((world.completion(hears).len, rooms[1]), (8, [4; 8]));
+    assert_eq!((world.completion(nodes[2]).len, rooms[2]), (8, [4; 8]));
+    leave(joined);
+}
+
 /// FI_SEND and FI_RECV together are as neither of them.
 #[test]
 fn both_directions_may_be_named() {

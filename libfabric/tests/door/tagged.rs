@@ -8,7 +8,7 @@ use crate::{
         message::MsgTagged,
     },
     code,
-    contexts::MIN_MULTI_RECV,
+    contexts::{MIN_MULTI_RECV, completion},
     flag,
     host::host,
     world::{Node, PATIENCE, World, cq_attr},
@@ -216,6 +216,28 @@ fn a_peek_tells_what_is_there_and_copies_it() {
     world.completion(from);
     assert_eq!(nothing.receive(to, flag::PEEK), 0);
     assert_eq!(outcome(&world, to).err(), Some(NOMSG));
+}
+
+/// "The returned completion data will indicate the meta-data associated with the message, such as … source
+/// address."
+#[test]
+fn a_peek_tells_whom_a_message_is_from() {
+    let Some(host) = host("a_peek_tells_whom_a_message_is_from") else { return };
+    let mut world = World::empty(host, |hints| hints.caps = flag::TAGGED | flag::SOURCE);
+    let nodes = [(); 3].map(|()| world.add_node(&mut cq_attr(), 0));
+    let to = nodes[2];
+    for from in [1, 0] {
+        let mut sent = [7_u8; 8];
+        Message { to: 2, ..Message::of(&mut sent, from as u64) }.send(nodes[from], 0);
+        let asked = Message::of(&mut [], from as u64);
+        find(&world, to, &asked, 0);
+        for flags in [0, DISCARD] {
+            assert_eq!(asked.receive(to, flag::PEEK | flags), 0);
+            let (told, source) = completion(to, &nodes);
+            assert_eq!((told.tag, source), (from as u64, from as u64));
+        }
+        world.completion(nodes[from]);
+    }
 }
 
 #[test]

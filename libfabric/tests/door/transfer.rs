@@ -97,6 +97,28 @@ fn selective_queues_tell_what_is_asked_for() {
     assert_eq!(word, 5);
 }
 
+/// "Operations that fail asynchronously will still generate completions, even if a completion is not
+/// requested" (fi_endpoint(3)).
+#[test]
+fn selective_queues_tell_of_errors_unasked() {
+    let Some(host) = host("selective_queues_tell_of_errors_unasked") else { return };
+    let mut world = World::empty(host, |_| {});
+    let node = world.add_node(&mut cq_attr(), flag::SELECTIVE_COMPLETION);
+    let nobody = world.insert_nobody();
+    let (sent, mut room) = ([3_u8; 40], [0_u8; 8]);
+    let failed = || {
+        let error = node.outcome(&[]).err().expect("nobody asked for an entry");
+        (error.op_context as usize, error.err)
+    };
+    assert_eq!((node.receive(&mut room, u64::MAX, 1), node.send(&sent, 0, 2)), (0, 0));
+    assert_eq!(failed(), (1, -code::TRUNC));
+    assert_eq!(node.send(&sent, nobody, 3), 0);
+    assert_eq!(failed().0, 3);
+    assert_eq!((node.receive(&mut room, u64::MAX, 4), node.cancel(4)), (0, 0));
+    assert_eq!(failed(), (4, -code::CANCELED));
+    assert_eq!(node.read().err(), Some(code::AGAIN));
+}
+
 #[test]
 fn what_does_not_fit_is_an_error_entry() {
     let Some(host) = host("what_does_not_fit_is_an_error_entry") else { return };

@@ -10,20 +10,21 @@ use std::{
 
 use kestrel_core::{
     completion_queue::{CompletionQueue, Entry},
-    connection::ConnectionError,
+    connection::{ConnectionError, passive_endpoint::PassiveEndpoint},
     domain::{Domain, DomainOptions, Sharing},
-    endpoint::{Endpoint, EndpointOptions},
-    error::Errno,
+    endpoint::{Endpoint, EndpointError, EndpointOptions},
+    error::{Errno, HasErrno},
     event_queue::{Event, EventRead},
+    flags::Flags,
     info::Info,
     transport::Provider,
 };
 
 use crate::{
-    bed::{Bed, pattern, same},
+    bed::{Bed, open_vector, pattern, same},
     completion::{Done, read_all},
     driven::Drives,
-    link::{self, Driven, ENDPOINT, End, Listener, options},
+    link::{self, Driven, ENDPOINT, End, LISTENER, Listener, options},
     process::woken,
     scale::{PATIENCE, leaves_in_time},
 };
@@ -323,4 +324,25 @@ pub fn who_asks_a_closed_listener_is_refused<P: Provider>(bed: &Bed<P>) {
     assert_eq!(first.connected(&[&acceptor]), b"yes");
     acceptor.connected(&[&first]);
     assert!(listener.has_nothing());
+}
+
+/// An endpoint without events could never be told that it is connected.
+pub fn a_connected_endpoint_needs_an_event_queue<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(DomainOptions::default());
+    let endpoint = Endpoint::open(&domain, link::options()).unwrap();
+    let refused = endpoint.bind_address_vector(&open_vector()).unwrap_err();
+    assert_eq!(refused, EndpointError::NotForThisType { object: "address vector" });
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    assert_eq!(endpoint.enable().unwrap_err().errno(), Errno::NOEQ);
+    let passive = PassiveEndpoint::open(bed.provider.clone(), Info::default()).unwrap();
+    assert_eq!(passive.listen(), Err(ConnectionError::NoEventQueue));
+    let events = link::events();
+    passive.bind_event_queue(&events, LISTENER).unwrap();
+    let twice = passive.bind_event_queue(&events, LISTENER);
+    assert_eq!(twice, Err(ConnectionError::EventQueueBound));
+    assert_eq!(events.close().unwrap_err().errno(), Errno::BUSY);
+    passive.close();
+    events.close().unwrap();
+    assert_eq!(endpoint.shutdown(), Err(ConnectionError::NotConnected));
 }

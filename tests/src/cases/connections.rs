@@ -2,12 +2,11 @@
 
 use kestrel_core::{
     address::Address,
-    connection::{CM_DATA_SIZE, ConnectionError, passive_endpoint::PassiveEndpoint},
+    connection::{CM_DATA_SIZE, ConnectionError},
     domain::DomainOptions,
-    endpoint::{Endpoint, EndpointError, OptionName, PostError},
+    endpoint::{Endpoint, OptionName, PostError},
     error::{Errno, HasErrno},
     flags::Flags,
-    info::Info,
     memory_region::{MemoryRange, MemoryRegionAttributes},
     one_sided::AtomicPost,
     protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
@@ -17,7 +16,7 @@ use kestrel_core::{
 use super::{addresses::nobody_beside, connection_events::who_rejects_and_goes_is_heard};
 use crate::{
     bed::{Bed, Memory, pattern, same},
-    link::{self, Driven, End, LISTENER, Link, Listener},
+    link::{self, Driven, End, Link, Listener},
     one_sided::segment,
     reserved::beside,
     scale::unspoilt,
@@ -197,18 +196,32 @@ pub fn once_in_a_lifetime<P: Provider>(bed: &Bed<P>) {
 /// endpoint anytime."
 pub fn nothing_is_sent_without_a_connection<P: Provider>(bed: &Bed<P>) {
     let listener = Listener::listening(bed);
-    let caller = End::calling(bed, listener.passive.address(), &[]);
+    let caller = End::caller(bed);
+    let posts = |end: &End<P>, context| {
+        assert_eq!(end.endpoint.inject(b"early", 0), Err(PostError::NotConnected));
+        end.endpoint.receive(vec![0; 16], 0, context).unwrap();
+    };
+    caller.endpoint.enable().unwrap();
+    posts(&caller, 1);
+    caller.endpoint.connect(listener.passive.address(), &[]).unwrap();
     let again = caller.endpoint.connect(listener.passive.address(), &[]);
     assert_eq!(again, Err(ConnectionError::ConnectedBefore), "once in its lifetime");
-    assert_eq!(caller.endpoint.inject(b"early", 0), Err(PostError::NotConnected));
+    posts(&caller, 2);
     assert_eq!(caller.endpoint.shutdown(), Err(ConnectionError::NotConnected));
-    caller.endpoint.receive(vec![0; 16], 0, 1).unwrap();
     let acceptor = End::acceptor(bed, listener.take(&[&caller]));
+    acceptor.endpoint.enable().unwrap();
+    posts(&acceptor, 1);
     acceptor.endpoint.accept(&[]).unwrap();
-    assert_eq!(acceptor.endpoint.inject(b"early", 0), Err(PostError::NotConnected));
+    posts(&acceptor, 2);
+    caller.connected(&[&acceptor]);
     acceptor.connected(&[&caller]);
-    acceptor.endpoint.inject(b"in time", 0).unwrap();
-    assert_eq!(caller.done(&[&acceptor]).good().length, 7);
+    for (from, to) in [(&caller, &acceptor), (&acceptor, &caller)] {
+        for context in [1, 2] {
+            from.endpoint.inject(b"in time", 0).unwrap();
+            let done = to.done(&[from]).good();
+            assert_eq!((done.length, done.context), (7, context));
+        }
+    }
 }
 
 /// "Outstanding operations posted to the endpoint when fi_shutdown is called will be
@@ -468,26 +481,4 @@ pub fn strangers_are_not_heard<P: Provider>(bed: &Bed<P>) {
     assert!(link.listener.has_nothing());
     link.acceptor.endpoint.inject(b"mine", 0).unwrap();
     assert_eq!(link.caller.done(&all).good().length, 4);
-}
-
-/// An endpoint without events could never be told that it is connected.
-pub fn a_connected_endpoint_needs_an_event_queue<P: Provider>(bed: &Bed<P>) {
-    let domain = bed.domain(DomainOptions::default());
-    let endpoint = Endpoint::open(&domain, link::options()).unwrap();
-    let vector = crate::bed::open_vector();
-    let refused = endpoint.bind_address_vector(&vector).unwrap_err();
-    assert_eq!(refused, EndpointError::NotForThisType { object: "address vector" });
-    let queue = kestrel_core::completion_queue::CompletionQueue::open(&domain, 0).unwrap();
-    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
-    assert_eq!(endpoint.enable().unwrap_err().errno(), Errno::NOEQ);
-    let passive = PassiveEndpoint::open(bed.provider.clone(), Info::default()).unwrap();
-    assert_eq!(passive.listen(), Err(ConnectionError::NoEventQueue));
-    let events = link::events();
-    passive.bind_event_queue(&events, LISTENER).unwrap();
-    let twice = passive.bind_event_queue(&events, LISTENER);
-    assert_eq!(twice, Err(ConnectionError::EventQueueBound));
-    assert_eq!(events.close().unwrap_err().errno(), Errno::BUSY);
-    passive.close();
-    events.close().unwrap();
-    assert_eq!(endpoint.shutdown(), Err(ConnectionError::NotConnected));
 }
