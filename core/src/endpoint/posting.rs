@@ -103,6 +103,8 @@ const SEND_FLAGS: Flags = Flags::REMOTE_CQ_DATA
     .union(Flags::DELIVERY_COMPLETE)
     .union(Flags::MATCH_COMPLETE)
     .union(Flags::FENCE);
+/// With the first alone nobody would hear of an injected send again.
+const UNTOLD: Flags = Flags::INJECT.union(Flags::COMPLETION).union(Flags::INJECT_COMPLETE);
 /// When a send is complete.
 const LEVELS: Flags =
     Flags::TRANSMIT_COMPLETE.union(Flags::DELIVERY_COMPLETE).union(Flags::MATCH_COMPLETE);
@@ -147,6 +149,11 @@ impl<P: Provider> Endpoint<P> {
     pub fn post_send(&self, mut post: SendPost<'_>) -> Result<(), PostError> {
         let enabled = self.enabled()?;
         post.flags |= enabled.send.added;
+        // "Operations that fail asynchronously will still generate completions, even if a completion is not
+        // requested" (fi_endpoint(3)): its context is kept until that cannot happen any more.
+        if post.flags & UNTOLD == Flags::INJECT {
+            post.flags |= Flags::TRANSMIT_COMPLETE;
+        }
         self.post_send_by(enabled, post)
     }
 

@@ -228,6 +228,7 @@ fn a_descriptor_may_be_told_in_a_list() {
         assert_eq!(entry.events, libc::POLLIN);
         entry.fd
     });
+    assert_eq!(waited.read_events_blocking(0), code::AGAIN as isize);
     assert!(!is_readable(told[2], 0));
     waited.event();
     assert!(is_readable(told[2], 0));
