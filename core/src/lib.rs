@@ -79,6 +79,8 @@ pub mod prefetch;
 pub mod primitive;
 #[allow(unsafe_code)]
 pub mod ring;
+#[allow(unsafe_code)]
+pub mod settled;
 pub mod sleepers;
 
 // Claimed cores, forked children, open files, and threads of ours.

@@ -4,13 +4,14 @@ use crate::{
     attachment::Attachment,
     engine::report::Counted,
     flags::Flags,
-    memory::{Piece, Pieces},
+    memory::Pieces,
     memory_region::descriptor::Descriptor,
     operation::{AttachmentSlot, StoredPieces},
     protocol::{
         atomic::{AtomicCall, Form},
         contest::Run,
     },
+    settled::Settled,
     transport::PeerIndex,
     window::OwnRegistration,
 };
@@ -236,7 +237,7 @@ pub struct RemoteOperation {
     /// Where what comes back goes.
     pub results: StoredPieces,
     /// A copy of what an injected operation sends.
-    pub copy: Option<Box<[u8]>>,
+    pub copy: Option<Settled<[u8]>>,
     /// It is timed.
     pub run: Option<Run>,
     /// What an adapter that compares and swaps found, or 0.
@@ -301,8 +302,8 @@ impl RemoteOperation {
         compare.for_each_part(0, rest, |_, part| part.append_to(&mut bytes));
         // All of what there is: to cut it may take memory.
         bytes.resize(bytes.capacity(), 0);
-        let mut bytes = bytes.into_boxed_slice();
-        let all = Piece::of_owned(&mut bytes);
+        let bytes = Settled::from(bytes.into_boxed_slice());
+        let all = bytes.piece();
         self.source = StoredPieces::One(all.part(0, length));
         self.compare = StoredPieces::One(all.part(length, rest));
         self.copy = Some(bytes);

@@ -8,6 +8,7 @@ use crate::{
     memory::{Piece, Pieces},
     memory_region::descriptor::Descriptor,
     protocol::{contest::Run, fetch::Fetch},
+    settled::Settled,
     transport::PeerIndex,
     window::{Loan, OwnRegistration},
 };
@@ -78,7 +79,7 @@ pub(crate) fn can_be_named(flags: Flags, context: u64) -> bool {
 }
 
 /// The bytes of a copy.
-pub(crate) type Copied = Box<[u8]>;
+pub(crate) type Copied = Settled<[u8]>;
 
 /// The message in one piece, and its bytes if they had to be gathered.
 ///
@@ -99,8 +100,8 @@ pub(crate) fn in_one_piece(pieces: Pieces<'_>) -> Result<(Piece, Option<Copied>)
 pub(crate) fn copied(pieces: Pieces<'_>) -> Result<(Piece, Copied), PostError> {
     let mut bytes = room_for(pieces.total())?;
     pieces.for_each_part(0, pieces.total(), |_, part| part.append_to(&mut bytes));
-    let mut bytes = bytes.into_boxed_slice();
-    Ok((Piece::of_owned(&mut bytes), bytes))
+    let bytes = Settled::from(bytes.into_boxed_slice());
+    Ok((bytes.piece(), bytes))
 }
 
 /// Room for a copy of so many bytes.
@@ -149,9 +150,9 @@ impl StoredPieces {
     pub const EMPTY: StoredPieces = StoredPieces::One(Piece::EMPTY);
 
     /// What a send is read from: its copy, if there is one.
-    pub(crate) fn of_send(pieces: Pieces<'_>, copy: &mut Option<Copied>) -> StoredPieces {
+    pub(crate) fn of_send(pieces: Pieces<'_>, copy: &Option<Copied>) -> StoredPieces {
         match copy {
-            Some(bytes) => StoredPieces::One(Piece::of_owned(bytes)),
+            Some(bytes) => StoredPieces::One(bytes.piece()),
             None => StoredPieces::store(pieces),
         }
     }
@@ -309,7 +310,7 @@ pub enum Body {
     /// Up to 16 bytes, in place.
     Small([u64; 2]),
     /// More, or bytes that must stay where they are.
-    Large(Box<[u8]>),
+    Large(Settled<[u8]>),
 }
 
 impl Body {
@@ -322,8 +323,8 @@ impl Body {
 
     /// A body of `length` bytes that begins as this one does.
     pub fn lengthened(&mut self, length: usize) -> Body {
-        let mut longer = vec![0; length].into_boxed_slice();
-        self.piece().copy_to(Piece::of_owned(&mut longer));
+        let longer = Settled::from(vec![0; length].into_boxed_slice());
+        self.piece().copy_to(longer.piece());
         Body::Large(longer)
     }
 }

@@ -91,8 +91,8 @@ impl<'a> Unattached<'a> {
     /// There is no memory for a copy of what is injected.
     #[cold]
     pub fn send(post: SendPost<'a>) -> Result<Self, PostError> {
-        let mut copy = post.injected_copy()?;
-        let pieces = StoredPieces::of_send(post.pieces, &mut copy);
+        let copy = post.injected_copy()?;
+        let pieces = StoredPieces::of_send(post.pieces, &copy);
         let SendPost { to, tag, data, context, flags, region, attachment: slot, .. } = post;
         let post = Submitted { pieces, tag, context, flags, region, attachment: None };
         Ok(Unattached { submission: Submission::Send { post, to, data, copy }, slot })

@@ -367,7 +367,7 @@ impl<T: Transport> Engine<T> {
         let body = match (&mut known.shown, &mut message.body) {
             (Some(shown), _) => shown.clone(),
             (None, Body::Large(bytes)) => {
-                known.shown.insert(Arc::new(std::mem::take(bytes).into_vec())).clone()
+                known.shown.insert(Arc::new(std::mem::take(bytes).into_box().into_vec())).clone()
             }
             (None, Body::Small(_)) => return Err(nothing),
         };
@@ -391,7 +391,7 @@ impl<T: Transport> Engine<T> {
             known.shown = copy.is_err().then_some(shown);
             copy
         });
-        self.unexpected[parked].body = Body::Large(body?.into());
+        self.unexpected[parked].body = Body::Large(body?.into_boxed_slice().into());
         Ok(())
     }
 

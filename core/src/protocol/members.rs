@@ -22,7 +22,7 @@ use crate::{
     flags::Flags,
     group::Member,
     memory::{Piece, Pieces},
-    operation::{SendPost, copied},
+    operation::{Copied, SendPost, copied},
     protocol::datagram::HELD_MAX,
     transport::{PeerIndex, Transport},
 };
@@ -50,7 +50,7 @@ pub(crate) struct Held {
     data: u64,
     /// Of the bytes.
     piece: Piece,
-    _bytes: Box<[u8]>,
+    _bytes: Copied,
 }
 
 impl Held {

@@ -43,7 +43,11 @@ impl<T: Transport> Engine<T> {
 impl Body {
     /// A body of exactly `length` bytes.
     pub fn new(length: usize) -> Body {
-        if length <= 16 { Body::Small([0; 2]) } else { Body::Large(vec![0; length].into()) }
+        if length <= 16 {
+            Body::Small([0; 2])
+        } else {
+            Body::Large(vec![0; length].into_boxed_slice().into())
+        }
     }
 
     /// A body of exactly `length` bytes; none if there is no memory for it.
@@ -53,7 +57,7 @@ impl Body {
         }
         let mut bytes = room_for(length).ok()?;
         bytes.resize(length, 0);
-        Some(Body::Large(bytes.into()))
+        Some(Body::Large(bytes.into_boxed_slice().into()))
     }
 
     /// Copies `length` bytes of the last arrival to byte `offset` of the body.
@@ -77,7 +81,7 @@ impl Body {
     pub(crate) fn piece(&mut self) -> Piece {
         match self {
             Body::Small(words) => Piece::of_words(words),
-            Body::Large(bytes) => Piece::of_owned(bytes),
+            Body::Large(bytes) => bytes.piece(),
         }
     }
 }

@@ -342,13 +342,9 @@ impl SendOperation {
     }
 
     /// Of a message that lies in its `copy`, if it has one.
-    pub(crate) fn kept(
-        peer: PeerIndex,
-        post: SendPost<'_>,
-        mut copy: Option<Copied>,
-    ) -> SendOperation {
+    pub(crate) fn kept(peer: PeerIndex, post: SendPost<'_>, copy: Option<Copied>) -> SendOperation {
         let total = post.pieces.total();
-        let pieces = StoredPieces::of_send(post.pieces, &mut copy);
+        let pieces = StoredPieces::of_send(post.pieces, &copy);
         SendOperation {
             lent: None,
             pieces,

@@ -27,6 +27,7 @@ use kestrel_core::{
     auth_key::{KeyNumber, Keyring},
     error::{Cause, Errno},
     memory::Piece,
+    settled::Settled,
     transport::{Arrival, Confirmation, Limits, PeerIndex, Room, Transport, TransportEvent},
     wire::{Head, Kind},
 };
@@ -210,12 +211,12 @@ impl Transport for ShmTransport {
             return;
         };
         let old = self.end_receiving(peer);
-        let mut lane = Box::new(offer.open(self.lane_chunks));
+        let lane = Settled::from(Box::new(offer.open(self.lane_chunks)));
         if self.armed > 0 {
             lane.set_attention(self.wish);
             self.unfenced = true;
         }
-        self.active.push(Active { peer, lane: NonNull::from(&mut *lane) });
+        self.active.push(Active { peer, lane: lane.pointer() });
         self.peer(peer).receive = Some(lane);
         self.note_lanes(peer);
         self.forget(old);
@@ -308,9 +309,8 @@ impl Transport for ShmTransport {
     }
 
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
-        let lane = self.peers.get_mut(peer as usize)?.receive.as_mut()?;
-        let head = lane.peek()?;
-        let lane = NonNull::from(&mut **lane);
+        let lane = self.peers.get(peer as usize)?.receive.as_ref()?;
+        let (head, lane) = (lane.peek()?, lane.pointer());
         self.take(Active { peer, lane }, head)
     }
 

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kestrel_core::auth_key::KeyNumber;
+use kestrel_core::{auth_key::KeyNumber, settled::Settled};
 
 use super::window::Window;
 use crate::{
@@ -31,7 +31,7 @@ pub(super) struct Offer {
 #[derive(Default)]
 pub(super) struct Peer {
     pub(super) send: Option<SendLane>,
-    pub(super) receive: Option<Box<ReceiveLane>>,
+    pub(super) receive: Option<Settled<ReceiveLane>>,
     /// Where it is among those that have a lane.
     pub(super) place: Option<u32>,
     pub(super) connecting: bool,
