@@ -204,12 +204,17 @@ unsafe fn domain(attr: &DomainAttr, version: ApiVersion, reading: &mut Reading) 
         // SAFETY: the caller vouches for it.
         false => unsafe { auth_key(attr.auth_key, stated_size) },
     };
+    // Since 2.0 `data_progress` is `progress`, which "defines the behavior of both control and data operations"
+    // (fi_domain(3)).
+    let control_progress = match attr.control_progress {
+        0 if version >= ApiVersion::new(2, 0) => attr.data_progress,
+        asked => asked,
+    };
     DomainHints {
         // SAFETY: the caller vouches for it.
         name: unsafe { text(attr.name) },
         threading: reading.take("domain_attr->threading", Threading::try_from(attr.threading)),
-        control_progress: reading
-            .take("domain_attr->control_progress", progress(attr.control_progress)),
+        control_progress: reading.take("domain_attr->control_progress", progress(control_progress)),
         data_progress: reading.take("domain_attr->data_progress", progress(attr.data_progress)),
         resource_management: reading
             .take("domain_attr->resource_mgmt", ResourceManagement::try_from(attr.resource_mgmt)),

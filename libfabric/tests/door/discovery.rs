@@ -9,7 +9,7 @@ use std::{
 use crate::{
     abi::{
         fid::Provider,
-        info::{FabricAttr, Info, TxAttr},
+        info::{DomainAttr, FabricAttr, Info, TxAttr},
     },
     code,
     contexts::{NAMED_RX_CTX, SHARED, open_sep, tx_context},
@@ -307,6 +307,31 @@ fn some_capabilities_came_with_a_version() {
         assert!(!two || ask(EXACT_DIRECTED_RECV, 0) == code::NODATA);
         assert_eq!(ask(0, 0), 0);
         assert_eq!((ask(HMEM, 0), ask(PEER, 0)), (code::NODATA, code::NODATA));
+    }
+}
+
+/// "The progress field defines the behavior of both control and data operations" (fi_domain(3)) since 2.0; before, there
+/// is one for each.
+#[test]
+fn progress_is_of_both_kinds_since_2_0() {
+    let Some(host) = host("progress_is_of_both_kinds_since_2_0") else { return };
+    const AUTO: u32 = 1;
+    const MANUAL: u32 = 2;
+    for (version, control, expected) in
+        [(VERSION, 0, MANUAL), (2 << 16, 0, AUTO), (2 << 16, MANUAL, MANUAL)]
+    {
+        let mut found = null_mut();
+        // SAFETY: zeroes are hints without attributes; the answer is libfabric's to free.
+        unsafe {
+            let mut attr: DomainAttr = mem::zeroed();
+            (attr.data_progress, attr.control_progress) = (AUTO, control);
+            let hints = Info { domain_attr: &raw mut attr, ..mem::zeroed() };
+            let getinfo = provider().getinfo;
+            assert_eq!(getinfo(version, null(), null(), 0, &raw const hints, &raw mut found), 0);
+            let told = &*(*found).domain_attr;
+            assert_eq!((told.data_progress, told.control_progress), (AUTO, expected));
+            (host.freeinfo)(found);
+        }
     }
 }
 
