@@ -43,7 +43,7 @@ impl State {
     fn has_seen(&self, what: impl FnOnce(&mut Seen)) {
         if let Some((descriptor, watched)) = &self.outside {
             watched.seen(what);
-            descriptor.has_looked(true, || watched);
+            descriptor.has_looked(|| true, || watched);
         }
     }
 }
@@ -257,6 +257,9 @@ unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
 unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
     // SAFETY: as above.
     let state = unsafe { object::state(cntr) };
+    if let Some((descriptor, _)) = &state.outside {
+        descriptor.look();
+    }
     // Who reads nothing else drives progress, too.
     state.counter.read();
     let errors = state.counter.counter().read_error();

@@ -10,7 +10,7 @@ use std::{
     ffi::c_void,
     os::fd::RawFd,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -34,8 +34,6 @@ pub struct Descriptor {
     asks: AtomicBool,
     /// Who waits unasked, whichever thread that is.
     unasked: Arc<()>,
-    /// That is told of what happens.
-    is_armed: AtomicBool,
 }
 
 impl Descriptor {
@@ -48,7 +46,6 @@ impl Descriptor {
             is_told: AtomicBool::new(false),
             asks: AtomicBool::new(sharing == Sharing::Exclusive),
             unasked: Arc::default(),
-            is_armed: AtomicBool::new(false),
         })
     }
 
@@ -72,14 +69,14 @@ impl Descriptor {
 
     /// fi_trywait. False: the application must look before it waits.
     pub fn try_wait(&self, queue: &dyn Waitable) -> bool {
-        if !self.asks.swap(true, Ordering::Relaxed) {
-            self.disarm();
+        if !self.asks.swap(true, Ordering::SeqCst) {
+            self.outside.end_for(&self.unasked());
         }
         self.nudge.lower();
         self.outside.begin([queue].into_iter())
     }
 
-    /// The application looks. Cost: three loads.
+    /// The application looks. Cost: three loads, and a lock while somebody waits.
     #[inline(always)]
     pub fn look(&self) {
         self.outside.end();
@@ -88,12 +85,16 @@ impl Descriptor {
         }
     }
 
-    /// The application has looked, and may wait now. Cost: two loads, for who asks; for others a system call
+    /// The application has looked, and may wait now. Cost: two loads, for who asks; for others a lock and a system call
     /// where there was nothing, and several behind something.
     #[inline(always)]
-    pub fn has_looked<W: Waitable>(&self, is_empty: bool, queue: impl FnOnce() -> W) {
+    pub fn has_looked<W: Waitable>(
+        &self,
+        is_empty: impl FnOnce() -> bool,
+        queue: impl FnOnce() -> W,
+    ) {
         if self.is_told.load(Ordering::Relaxed) && !self.asks.load(Ordering::Relaxed) {
-            self.make_ready(is_empty, queue);
+            self.make_ready(is_empty(), queue);
         }
     }
 
@@ -102,19 +103,22 @@ impl Descriptor {
         if self.outside.is_parents() {
             return;
         }
+        let who = self.unasked();
         if !is_empty {
-            self.disarm();
+            self.outside.end_for(&who);
             return self.nudge.raise();
         }
         // What is armed stays so until something rings, which reads that find nothing do not end.
-        if self.is_armed.load(Ordering::Relaxed) && !self.rings() {
+        if self.outside.waits_for(&who) && !self.rings() {
             return;
         }
-        let (who, queue) = (Arc::downgrade(&self.unasked), queue());
-        let armed = self.outside.begin_for(&who, [&queue as &dyn Waitable].into_iter());
-        self.is_armed.store(armed, Ordering::Relaxed);
-        if !armed {
+        let queue = queue();
+        if !self.outside.begin_for(&who, [&queue as &dyn Waitable].into_iter()) {
             self.nudge.raise();
+        }
+        // Another thread has begun to ask meanwhile.
+        if self.asks.load(Ordering::SeqCst) {
+            self.outside.end_for(&who);
         }
     }
 
@@ -122,9 +126,7 @@ impl Descriptor {
         sleep(&[self.outside.fd()], Some(Duration::ZERO))
     }
 
-    fn disarm(&self) {
-        if self.is_armed.swap(false, Ordering::Relaxed) {
-            self.outside.end_for(&Arc::downgrade(&self.unasked));
-        }
+    fn unasked(&self) -> Weak<()> {
+        Arc::downgrade(&self.unasked)
     }
 }

@@ -257,6 +257,11 @@ impl Outside {
         answer
     }
 
+    /// Whether everything is armed for it.
+    pub fn waits_for(&self, who: &Thread) -> bool {
+        self.watch().waits.iter().any(|(other, _)| other.ptr_eq(who))
+    }
+
     fn watch(&self) -> MutexGuard<'_, Watch> {
         // Nothing that is done under it panics half-way.
         self.watch.lock().unwrap_or_else(PoisonError::into_inner)

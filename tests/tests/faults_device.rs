@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use kestrel::composite::CompositeProvider;
 use kestrel_core::{
+    address_vector::{AddressVector, AddressVectorAttributes},
     domain::Sharing,
     endpoint::PostError,
     error::Errno,
     event_queue::{ErrorEvent, EventQueue},
+    flags::Flags,
+    scalable_endpoint::ScalableEndpoint,
     transport::Provider,
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
     bed::{Bed, Options, World},
+    contexts::{BITS, Context, counts, naming},
     fake::{fake_bed, fake_provider},
     link::{self, LISTENER, Listener},
 };
@@ -78,6 +82,41 @@ fn who_is_reached_otherwise_goes_on() {
     assert_eq!(world.received(1).context(), 1);
     world.sent(0).good();
     world.nothing_more();
+}
+
+/// By its own name each, and not those that are closed.
+#[test]
+fn contexts_hear_of_their_device() {
+    for closes in [false, true] {
+        let (bed, _fabric) = fake_bed(VerbsOptions::default());
+        let (domain, events) = (bed.domain(Default::default()), link::events());
+        domain.bind_event_queue(&events).unwrap();
+        let portal = ScalableEndpoint::open(&domain, naming(), counts(1, 1)).unwrap();
+        let vector = AddressVectorAttributes { rx_ctx_bits: BITS, ..Default::default() };
+        portal.bind_address_vector(&Arc::new(AddressVector::open(vector).unwrap())).unwrap();
+        portal.enable().unwrap();
+        let (transmit, receive) = (
+            portal.transmit_context(0, naming()).unwrap(),
+            portal.receive_context(0, naming()).unwrap(),
+        );
+        transmit.announce_as(1);
+        receive.announce_as(2);
+        let transmit = Context::enabled(transmit, Flags::TRANSMIT);
+        let receive = Context::enabled(receive, Flags::RECV);
+        if closes {
+            transmit.endpoint.close();
+        }
+        let expected = if closes { vec![2] } else { vec![1, 2] };
+        bed.provider.device().remove();
+        let mut told = Vec::new();
+        link::drive("the contexts report the device", &[&receive], || {
+            told.extend(events.read_error().map(|error| error.fid));
+            told.len() == expected.len()
+        });
+        assert_eq!(told, expected);
+        receive.poll();
+        assert!(events.read_error().is_none());
+    }
 }
 
 /// Nobody asks it any more.

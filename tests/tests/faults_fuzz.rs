@@ -104,7 +104,6 @@ impl Rig {
             message_max: MESSAGE_MAX,
             inject_size: 0,
             unexpected_budget: 1 << 20,
-            reporter: None,
         };
         let engine = Engine::new(world.transport(PEERS), setup);
         let (random, under_way, multi) = (Random::new(seed), HashMap::new(), Vec::new());

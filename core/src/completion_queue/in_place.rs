@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CompletionQueue, Entry, ReadError, store::CompletionStore};
+use super::{BURST_MIN, CompletionQueue, Entry, ReadError, store::CompletionStore};
 use crate::transport::Provider;
 
 impl<P: Provider> CompletionQueue<P> {
@@ -19,7 +19,9 @@ impl<P: Provider> CompletionQueue<P> {
         mut take: impl FnMut(usize, &Entry),
     ) -> Result<usize, ReadError> {
         // SAFETY: the store's entries come and go by calls on the domain's objects alone.
-        self.read_by(count, |store| unsafe { store.pop_each_in_place(count, &mut take) })
+        self.read_by(count, count.max(BURST_MIN), |store| unsafe {
+            store.pop_each_in_place(count, &mut take)
+        })
     }
 
     /// Reads as [`Self::read_with_blocking`], likewise.

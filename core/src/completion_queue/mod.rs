@@ -184,13 +184,14 @@ impl<P: Provider> CompletionQueue<P> {
         count: usize,
         mut take: impl FnMut(usize, &Entry),
     ) -> Result<usize, ReadError> {
-        self.read_by(count, |store| store.pop_each(count, &mut take))
+        self.read_by(count, count.max(BURST_MIN), |store| store.pop_each(count, &mut take))
     }
 
     #[inline(always)]
     fn read_by(
         &self,
         count: usize,
+        burst: usize,
         mut pop: impl FnMut(&CompletionStore) -> Head,
     ) -> Result<usize, ReadError> {
         match pop(&self.store) {
@@ -198,7 +199,7 @@ impl<P: Provider> CompletionQueue<P> {
             Head::Error => return self.found(Err(ReadError::ErrorAvailable)),
             Head::Empty => {}
         }
-        let moved = self.units.progress(count.max(BURST_MIN));
+        let moved = self.units.progress(burst);
         self.answer(pop(&self.store), moved, count)
     }
 
@@ -222,7 +223,7 @@ impl<P: Provider> CompletionQueue<P> {
     #[inline(always)]
     fn answer(&self, head: Head, moved: bool, most: usize) -> Result<usize, ReadError> {
         let head = match head {
-            Head::Empty if most == 0 => self.store.look(),
+            Head::Empty if most == 0 => self.store.what_is_there(),
             head => head,
         };
         match head {

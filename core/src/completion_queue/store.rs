@@ -289,7 +289,7 @@ impl CompletionStore {
     /// What a read of no entries finds: "Attempting to read from a CQ while an item is in the error queue results in
     /// fi_cq_read failing" (fi_cq(3)), wherever its mark is.
     #[cold]
-    pub fn look(&self) -> Head {
+    pub fn what_is_there(&self) -> Head {
         match self.is_empty() {
             _ if !self.errors.is_empty() => Head::Error,
             true => Head::Empty,

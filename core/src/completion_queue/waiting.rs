@@ -62,7 +62,7 @@ impl<P: Provider> CompletionQueue<P> {
         let start = Instant::now();
         let _blocked = Blocked::at(&self.store.signal);
         loop {
-            match self.read_by(BURST_MAX, &mut pop) {
+            match self.read_by(count, BURST_MAX, &mut pop) {
                 // Who takes none would wait for what is there already.
                 Err(ReadError::Empty) if count > 0 => {}
                 outcome => return outcome,

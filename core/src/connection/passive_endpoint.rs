@@ -225,8 +225,6 @@ impl<P: Provider> PassiveEndpoint<P> {
             message_max: MESSAGE_MAX,
             inject_size: 0,
             unexpected_budget: 0,
-            // The listener has it.
-            reporter: None,
         }
     }
 

@@ -20,7 +20,7 @@ use crate::{
     flags::{FAMILY, Flags},
     operation::MESSAGE_MAX,
     primitive::AtomicBool,
-    scalable_endpoint::pair::Seat,
+    scalable_endpoint::pair::{Direction, Seat},
     shared_context::pool::SharedSeat,
     socket_endpoint::RECEIVE_BUFFER,
     transport::{Provider, Transport},
@@ -163,7 +163,11 @@ impl<P: Provider> Endpoint<P> {
     ) -> Result<Setup, EndpointError> {
         let capabilities = self.options.capabilities;
         let keys = self.hold_keys(&address_vector)?;
-        let (transmit, receive) = bindings.sides(&self.options);
+        let (mut transmit, mut receive) = bindings.sides(&self.options);
+        // A context tells of its direction alone, and no longer than it is open.
+        let only = Direction::only_of(capabilities);
+        transmit.reporter = self.reporter(bindings).filter(|_| only != Some(Direction::Receive));
+        receive.reporter = self.reporter(bindings).filter(|_| only != Some(Direction::Transmit));
         Ok(Setup {
             transmit,
             receive,
@@ -185,7 +189,6 @@ impl<P: Provider> Endpoint<P> {
             message_max: self.message_limit(),
             inject_size: self.options.inject_size,
             address_vector,
-            reporter: self.reporter(bindings),
         })
     }
 

@@ -105,6 +105,12 @@ const SEND_FLAGS: Flags = Flags::REMOTE_CQ_DATA
     .union(Flags::FENCE);
 /// With the first alone nobody would hear of an injected send again.
 const UNTOLD: Flags = Flags::INJECT.union(Flags::COMPLETION).union(Flags::INJECT_COMPLETE);
+/// The flags of a send that has a context. "Operations that fail asynchronously will still generate completions, even if
+/// a completion is not requested" (fi_endpoint(3)): that is kept until it cannot fail any more.
+#[inline(always)]
+pub(super) fn reported(flags: Flags) -> Flags {
+    if flags & UNTOLD == Flags::INJECT { flags | Flags::TRANSMIT_COMPLETE } else { flags }
+}
 /// When a send is complete.
 const LEVELS: Flags =
     Flags::TRANSMIT_COMPLETE.union(Flags::DELIVERY_COMPLETE).union(Flags::MATCH_COMPLETE);
@@ -148,12 +154,7 @@ impl<P: Provider> Endpoint<P> {
     #[inline(always)]
     pub fn post_send(&self, mut post: SendPost<'_>) -> Result<(), PostError> {
         let enabled = self.enabled()?;
-        post.flags |= enabled.send.added;
-        // "Operations that fail asynchronously will still generate completions, even if a completion is not
-        // requested" (fi_endpoint(3)): its context is kept until that cannot happen any more.
-        if post.flags & UNTOLD == Flags::INJECT {
-            post.flags |= Flags::TRANSMIT_COMPLETE;
-        }
+        post.flags = reported(post.flags | enabled.send.added);
         self.post_send_by(enabled, post)
     }
 

@@ -97,6 +97,7 @@ impl<P: Provider> Direction<P> {
             // Operations of a socket's are called by numbers of its own, and nobody's is the endpoint's.
             context: if options.under_socket { 0 } else { options.context },
             data_in_order: false,
+            reporter: None,
             message_order: MessageOrder::empty(),
             queue: self.queue.as_ref().map(|queue| queue.store().clone()),
             selective: self.selective,
@@ -396,7 +397,10 @@ impl<P: Provider> Endpoint<P> {
         let Some(Reporter { queue, fid, .. }) = self.lock_bindings().reporter.take() else {
             return;
         };
-        queue.discard(fid);
+        // Natively some have no name.
+        if self.options.connected || fid != 0 {
+            queue.discard(fid);
+        }
         // Counted when it was bound, so this cannot fail.
         let _ = queue.binds().unbind();
     }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{CLAIM_FLAGS, Endpoint, PostError};
+use super::{CLAIM_FLAGS, Endpoint, PostError, posting::reported};
 use crate::{
     engine::{
         submission::{Due, Submission, Unattached},
@@ -57,7 +57,7 @@ impl<P: Provider> Endpoint<P> {
         self.check_flags(Flags::SEND, self.send_flags(), post.flags)?;
         self.check_sent(&post)?;
         post.check_length(enabled.unit.message_max())?;
-        post.flags |= when.of_operations(enabled.send.added);
+        post.flags = reported(post.flags | when.of_operations(enabled.send.added));
         post.to &= enabled.to_mask;
         self.trigger(Flags::SEND, Unattached::send(post)?, when)
     }

@@ -44,17 +44,17 @@ impl<T: Transport> Abandoned<T> {
             tell(&setup.receive, Flags::RECV);
             let counters = [&setup.one_sided.read, &setup.one_sided.write];
             counters.into_iter().flatten().for_each(|counter| counter.add_error(1));
-            let reporter = match manager.as_deref_mut() {
-                Some(Manager::Listener(listener)) => listener.reporter.as_ref(),
+            let why = Cause { errno: Errno::OTHER, reason: REASON.into() };
+            match manager.as_deref_mut() {
+                Some(Manager::Listener(listener)) => {
+                    listener.reporter.iter().for_each(|reporter| reporter.report_failure(&why));
+                }
                 Some(Manager::Connection(connection)) => {
                     // The listener tells the caller, who has not heard of us.
                     drop(connection.promise.take());
-                    Some(&connection.reporter)
+                    connection.reporter.report_failure(&why);
                 }
-                None => setup.reporter.as_ref(),
-            };
-            if let Some(reporter) = reporter {
-                reporter.fail_endpoint(&Cause { errno: Errno::OTHER, reason: REASON.into() });
+                None => setup.report_failure(&why),
             }
         });
     }

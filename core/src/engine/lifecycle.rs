@@ -62,17 +62,16 @@ impl<T: Transport> Engine<T> {
     /// Whoever waits for a message that cannot come is told.
     fn transport_failed(&mut self, why: &Cause, wholly: bool) {
         if wholly {
-            self.over = Some(Over::Transport);
+            self.over.get_or_insert(Over::Transport);
             self.fail_all_posted(why);
         }
-        let reporter = match self.manager.as_deref() {
-            Some(Manager::Listener(listener)) => listener.reporter.as_ref(),
+        match self.manager.as_deref() {
+            Some(Manager::Listener(listener)) => {
+                listener.reporter.iter().for_each(|reporter| reporter.report_failure(why));
+            }
             // Its end says so.
-            Some(Manager::Connection(_)) => None,
-            None => self.setup.reporter.as_ref(),
-        };
-        if let Some(reporter) = reporter {
-            reporter.fail_endpoint(why);
+            Some(Manager::Connection(_)) => {}
+            None => self.setup.report_failure(why),
         }
     }
 

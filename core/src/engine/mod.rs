@@ -66,7 +66,7 @@ use crate::{
     buffering::{Buffering, BufferingSetup},
     connection::manager::Manager,
     endpoint::PostError,
-    event_queue::reporter::Reporter,
+    error::Cause,
     flags::Flags,
     memory_region::MemoryRegionRegistry,
     one_sided::RemoteOperation,
@@ -79,6 +79,7 @@ use crate::{
         context::FurtherContexts,
         datagram::Datagrams,
         fence::Fence,
+        receive::canceled,
         remote_access::{scratch::Scratch, several::Several},
         single_copy::Copies,
     },
@@ -142,8 +143,6 @@ pub struct Setup {
     pub inject_size: usize,
     /// Unexpected payload to hold at most. Units: bytes.
     pub unexpected_budget: u64,
-    /// Where it is told that the endpoint fails, if anywhere.
-    pub reporter: Option<Reporter>,
 }
 
 /// Why nothing is received any more.
@@ -161,6 +160,14 @@ impl Over {
         match self {
             Over::Connection => PostError::NotConnected,
             Over::Transport => PostError::NoTransport,
+        }
+    }
+
+    /// What ends a receive that was posted before.
+    pub(crate) fn cause(self) -> Cause {
+        match self {
+            Over::Connection => canceled(),
+            Over::Transport => Cause::of(&self.refusal()),
         }
     }
 }

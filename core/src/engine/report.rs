@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Engine,
+    Engine, Setup,
     order::transmit::{End, Outcome},
 };
 use crate::{
@@ -11,6 +11,7 @@ use crate::{
     completion_queue::{Entry, ErrorEntry, store::CompletionStore},
     counter::CounterCell,
     error::{Cause, Errno},
+    event_queue::reporter::Reporter,
     flags::{FAMILY, Flags},
     info::MessageOrder,
     operation::{ReceiveOperation, SendOperation},
@@ -35,6 +36,8 @@ pub struct Side {
     pub message_order: MessageOrder,
     /// What is received is written into memory in order (`FI_ORDER_DATA`).
     pub data_in_order: bool,
+    /// Where it is told that the endpoint has failed, if anywhere.
+    pub reporter: Option<Reporter>,
 }
 
 /// Which counter of the endpoint's counts an operation of ours.
@@ -46,6 +49,16 @@ pub enum Counted {
     Reads,
     /// `FI_WRITE`.
     Writes,
+}
+
+impl Setup {
+    /// Tells that the endpoint has failed, once: contexts of a pair have event queues of their own.
+    pub(super) fn report_failure(&self, why: &Cause) {
+        let [transmit, receive] =
+            [&self.transmit, &self.receive].map(|side| side.reporter.as_ref());
+        let other = receive.filter(|it| transmit.is_none_or(|first| first.fid != it.fid));
+        transmit.into_iter().chain(other).for_each(|reporter| reporter.report_failure(why));
+    }
 }
 
 impl Side {

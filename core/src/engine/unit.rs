@@ -5,6 +5,7 @@ use std::{cell::UnsafeCell, sync::Arc, time::Instant};
 use super::{
     Engine,
     abandoned::Abandoned,
+    driven::PollsElsewhere,
     leaving::CONNECT_WAIT,
     ownership::Ownership,
     submission::{Submission, Unattached},
@@ -83,6 +84,8 @@ pub struct Unit<P: Provider> {
     is_full: AtomicBool,
     /// Counts polls by the application, so that a helper knows to stay away.
     polls: AtomicU32,
+    /// Those by an event queue among them.
+    polls_elsewhere: PollsElsewhere,
     /// The longest message. Units: bytes.
     message_max: usize,
     /// The exclusive thread is in a call.
@@ -109,6 +112,7 @@ impl<P: Provider> Unit<P> {
             submissions: Submissions::new(SUBMISSIONS_MAX),
             is_full: AtomicBool::new(false),
             polls: AtomicU32::new(0),
+            polls_elsewhere: PollsElsewhere::default(),
             message_max: engine.message_max(),
             #[cfg(debug_assertions)]
             is_inside: AtomicBool::new(false),
@@ -191,6 +195,10 @@ impl<P: Provider> Unit<P> {
             self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
         self.progress(most)
+    }
+
+    pub(super) fn polls_elsewhere(&self) -> &PollsElsewhere {
+        &self.polls_elsewhere
     }
 
     /// How often the application polled, for a helper to see whether it does.

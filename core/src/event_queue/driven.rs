@@ -28,6 +28,10 @@ pub trait Driven: Send + Sync {
     fn ring_for_others(&self);
     /// What a sleeper waits for; none of a closed one.
     fn bell(&self) -> Option<RawFd>;
+    /// Whether the application has driven it since this was asked last, otherwise than by its event queue.
+    fn is_polled_elsewhere(&self) -> bool {
+        false
+    }
 }
 
 type List = Vec<Arc<dyn Driven>>;
@@ -157,13 +161,24 @@ impl EventQueue {
 
     /// Makes ready to sleep until something happens. None: look again first.
     pub fn prepare_wait(&self) -> Option<EventWait> {
+        self.prepare_wait_for(|_| true)
+    }
+
+    /// The same for who may not sleep at all: what the application polls elsewhere rings no bell, which every message
+    /// would. Whoever polls it tells what becomes of its connection.
+    pub fn prepare_wait_for_idle(&self) -> Option<EventWait> {
+        self.prepare_wait_for(|driven| !driven.is_polled_elsewhere())
+    }
+
+    fn prepare_wait_for(&self, rings: impl Fn(&dyn Driven) -> bool) -> Option<EventWait> {
         // Of many a read drives some alone, and to drive each costs less than to arm it.
         self.driven.load().each().iter().for_each(|driven| _ = driven.drive());
         if !self.is_empty() {
             return None;
         }
         let (sleepers, entered) = (self.sleepers.clone(), self.sleepers.enter());
-        let all = self.driven.load().each();
+        let mut all = self.driven.load().each();
+        all.retain(|driven| rings(&**driven));
         let sleeps = arm_all(&all);
         let is_awake = sleeps.contains(&Sleep::Awake);
         let driven = all.iter().map(Arc::downgrade).collect();

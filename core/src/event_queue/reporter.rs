@@ -40,7 +40,7 @@ impl Reporter {
     }
 
     /// "Critical errors are reported through the event queue associated with the EP" (fi_endpoint(3)).
-    pub(crate) fn fail_endpoint(&self, why: &Cause) {
+    pub(crate) fn report_failure(&self, why: &Cause) {
         let Cause { errno, reason } = why.clone();
         self.queue
             .push_error(ErrorEvent { reason, ..ErrorEvent::new(self.fid, self.context, errno) });

@@ -61,9 +61,9 @@ impl<T: Transport> Engine<T> {
                 return Ok(());
             }
         }
-        if self.over.is_some() {
+        if let Some(over) = self.over {
             // What had come is in it, and no more comes.
-            self.fail_multi(receive, &canceled());
+            self.fail_multi(receive, &over.cause());
             return Ok(());
         }
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };

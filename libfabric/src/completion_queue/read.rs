@@ -116,7 +116,7 @@ unsafe fn read_into<F: Format>(
 fn has_looked(state: &State, outcome: Result<usize, ReadError>) -> isize {
     if let Some(descriptor) = &state.descriptor {
         let is_empty = outcome == Err(ReadError::Empty);
-        descriptor.has_looked(is_empty, || Watched(state.queue.clone()));
+        descriptor.has_looked(|| is_empty, || Watched(state.queue.clone()));
     }
     answer(outcome)
 }

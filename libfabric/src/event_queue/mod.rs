@@ -1,6 +1,7 @@
 //! Event queues. Reference: fi_eq(3).
 
 mod entry;
+mod waited;
 
 use std::{
     ffi::{c_char, c_int, c_void},
@@ -12,14 +13,16 @@ use std::{
 use kestrel_core::{
     bind_count::BindCount,
     domain::Sharing,
-    engine::sleep::rest,
     error::Errno,
-    event_queue::{Event, EventQueue, EventQueueAttributes, EventRead, EventWait},
+    event_queue::{Event, EventQueue, EventQueueAttributes, EventRead},
     flags::Flags,
     info::ApiVersion,
 };
 
-use self::entry::{bytes_of, least_of};
+use self::{
+    entry::{bytes_of, least_of},
+    waited::{Shared, Unasked},
+};
 use crate::{
     abi::{
         attributes::{EqAttr, EqErrEntry},
@@ -35,7 +38,7 @@ use crate::{
     reasons::Reasons,
     wait_kind::WaitKind,
     wait_set::{self, Membership},
-    waiting::{self, Armed, Signal, Waitable},
+    waiting::{self, Signal, Waitable},
 };
 
 /// What we keep of an event queue.
@@ -53,13 +56,6 @@ pub struct State {
     /// Dropped with the queue: it then leaves its wait set.
     _set: Option<Membership>,
     _fabric: Use,
-}
-
-/// What a waiter needs.
-struct Shared {
-    queue: Arc<EventQueue>,
-    /// Readable while something is in the queue.
-    signal: Arc<Signal>,
 }
 
 impl State {
@@ -85,66 +81,8 @@ impl State {
     /// The application has looked, and may wait outside now.
     fn has_looked(&self) {
         if let Some(descriptor) = &self.descriptor {
-            descriptor.has_looked(self.queue().is_empty(), || &*self.shared);
+            descriptor.has_looked(|| self.queue().is_empty(), || Unasked(&self.shared));
         }
-    }
-}
-
-impl Shared {
-    /// Sleeps until there is something to read or to drive.
-    fn sleep(&self, left: Option<Duration>) {
-        self.settle();
-        let Some(wait) = self.queue.prepare_wait() else {
-            return;
-        };
-        let mut descriptors = wait.descriptors();
-        descriptors.push(self.signal.fd());
-        waiting::sleep(&descriptors, rest(left, wait.waits_for_room()));
-    }
-
-    /// Makes the descriptor silent, if there is nothing left that it tells anybody.
-    fn settle(&self) {
-        if self.queue.is_quiet() {
-            self.signal.lower();
-            // What came in between had raised it before we lowered it.
-            if !self.queue.is_quiet() {
-                self.signal.raise();
-            }
-        }
-    }
-}
-
-impl Waitable for Shared {
-    fn is_ready(&self) -> bool {
-        self.queue.progress();
-        !self.queue.is_empty()
-    }
-
-    fn drive(&self) {
-        self.queue.progress();
-    }
-
-    fn arm(&self) -> Option<Box<dyn Armed>> {
-        self.settle();
-        let wait = self.queue.prepare_wait()?;
-        Some(Box::new(Listening { signal: self.signal.clone(), wait }))
-    }
-}
-
-struct Listening {
-    signal: Arc<Signal>,
-    wait: EventWait,
-}
-
-impl Armed for Listening {
-    fn descriptors(&self) -> Vec<i32> {
-        let mut all = self.wait.descriptors();
-        all.push(self.signal.fd());
-        all
-    }
-
-    fn looks_again(&self) -> bool {
-        self.wait.waits_for_room()
     }
 }
 
@@ -377,6 +315,9 @@ unsafe extern "C" fn readerr(eq: *mut FidEq, buffer: *mut EqErrEntry, flags: u64
         let (state, entry) = unsafe { (object::owned(eq)?, buffer.as_mut()) };
         let entry = entry.ok_or_else(|| Failure::null("where the error goes"))?;
         let peek = is_peek("fi_eq_readerr", flags)?;
+        if let Some(descriptor) = &state.descriptor {
+            descriptor.look();
+        }
         let error = if peek { state.queue().peek_error() } else { state.queue().read_error() };
         let error = error.ok_or_else(|| Failure::new(Errno::AGAIN, "no error"))?;
         state.shared.settle();

@@ -65,7 +65,7 @@ impl<V: Verbs> ControlThread<V> {
 
     /// Parts with all peers of a station, without a word that this is in order, and has no others.
     pub(super) fn give_up_station(&mut self, station: u64, what: &str) {
-        let Some(record) = self.stations.get_mut(&station) else {
+        let Some(record) = self.stations.get_mut(&station).filter(|it| it.failed.is_none()) else {
             return;
         };
         record.failed = Some(what.into());
