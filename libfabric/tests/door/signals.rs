@@ -15,7 +15,7 @@ use crate::{
         Shared, WAIT_FD, blocking_read, descriptor, expect, is_readable, send, signal, try_wait,
         waiting_world,
     },
-    world::{PATIENCE, World},
+    world::PATIENCE,
 };
 
 /// A signal is one signal, also for who waits on a descriptor.
@@ -44,7 +44,7 @@ fn a_signal_keeps_nobody_awake() {
 #[test]
 fn a_read_of_no_entries_tells_what_there_is() {
     let Some(host) = host("a_read_of_no_entries_tells_what_there_is") else { return };
-    let world = World::new(host, 2);
+    let world = waiting_world(host, WAIT_FD);
     let [from, to] = [world.nodes[0], world.nodes[1]];
     // SAFETY: the queue is open, and nothing is written.
     let look = || unsafe { ((*(*to.cq).ops).read)(to.cq, null_mut(), 0) as i32 };
@@ -54,8 +54,14 @@ fn a_read_of_no_entries_tells_what_there_is() {
             from.progress();
             assert!(start.elapsed() < PATIENCE, "{answer} never comes");
         }
+        // SAFETY: as above.
+        let blocking = unsafe {
+            let sread = (*(*to.cq).ops).sread;
+            sread(to.cq, null_mut(), 0, std::ptr::null(), -1) as i32
+        };
+        assert_eq!(blocking, answer, "and a read that may block");
     };
-    assert_eq!(look(), code::AGAIN);
+    until(code::AGAIN);
     expect(&world);
     send(from);
     until(0);
