@@ -253,10 +253,12 @@ fn injected_survives<P: Provider>(bed: &Bed<P>) -> bool {
     let [ours, theirs] = two(bed, counts(1, 1), counts(1, 1));
     let all = [&theirs];
     let (send, receive) = (ours.transmit[0].endpoint.clone(), &theirs.receive[0]);
-    // They are connected.
-    send.inject(&[7; 8], OTHER).unwrap();
-    receive.endpoint.receive(vec![0; 8], OTHER, COUNT).unwrap();
-    assert_eq!(next(receive, &[&ours, &theirs]).good().context, COUNT);
+    // They are connected, both ways.
+    for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {
+        from.transmit[0].endpoint.inject(&[7; 8], OTHER).unwrap();
+        to.receive[0].endpoint.receive(vec![0; 8], OTHER, COUNT).unwrap();
+        assert_eq!(next(&to.receive[0], &[&ours, &theirs]).good().context, COUNT);
+    }
     let bytes: Vec<_> = (0..COUNT).map(|seed| pattern(seed, LENGTH)).collect();
     // As many as find room, which is for none of this length where packets are short.
     let injected = bytes.iter().take_while(|bytes| send.inject(bytes, OTHER).is_ok()).count();
