@@ -111,6 +111,7 @@ const UNTOLD: Flags = Flags::INJECT.union(Flags::COMPLETION).union(Flags::INJECT
 pub(super) fn reported(flags: Flags) -> Flags {
     if flags & UNTOLD == Flags::INJECT { flags | Flags::TRANSMIT_COMPLETE } else { flags }
 }
+
 /// When a send is complete.
 const LEVELS: Flags =
     Flags::TRANSMIT_COMPLETE.union(Flags::DELIVERY_COMPLETE).union(Flags::MATCH_COMPLETE);
