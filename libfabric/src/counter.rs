@@ -39,6 +39,12 @@ pub struct State {
 }
 
 impl State {
+    fn look(&self) {
+        if let Some((descriptor, _)) = &self.outside {
+            descriptor.look();
+        }
+    }
+
     /// The application has looked, and may wait outside now.
     fn has_seen(&self, what: impl FnOnce(&mut Seen)) {
         if let Some((descriptor, watched)) = &self.outside {
@@ -215,29 +221,25 @@ unsafe extern "C" fn control(cntr: *mut Fid, command: c_int, argument: *mut c_vo
         if argument.is_null() {
             return Err(Failure::null("the argument"));
         }
-        match (command, &state.outside) {
-            (command::GETWAIT, Some((descriptor, _))) => {
-                // SAFETY: the argument of this command is that of the wait object.
-                unsafe { descriptor.tell(state.wait_obj, argument) }?;
-            }
-            (command::GETWAITOBJ, _) => {
-                // SAFETY: the argument of this command is an `enum fi_wait_obj *`.
-                unsafe { argument.cast::<u32>().write(state.wait_obj) };
-            }
+        match command {
             // "Returns the current default operational flags associated with the counter", and
             // "Modifies" them: no flag is defined for what counters do.
-            (command::GETOPSFLAG, _) => {
+            command::GETOPSFLAG => {
                 // SAFETY: the argument of these commands is a `uint64_t *`.
                 unsafe { argument.cast::<u64>().write(0) };
             }
-            (command::SETOPSFLAG, _) => {
+            command::SETOPSFLAG => {
                 // SAFETY: as above.
                 let flags = unsafe { argument.cast::<u64>().read() };
                 if flags != 0 {
                     return Err(Failure::flags("FI_SETOPSFLAG of a counter", flags));
                 }
             }
-            _ => return Err(Failure::new(Errno::NOSYS, format!("command {command}"))),
+            _ => {
+                let descriptor = state.outside.as_ref().map(|(descriptor, _)| descriptor);
+                // SAFETY: C passes what the command takes.
+                unsafe { Descriptor::control(descriptor, state.wait_obj, command, argument) }?;
+            }
         }
         Ok(())
     })
@@ -246,9 +248,7 @@ unsafe extern "C" fn control(cntr: *mut Fid, command: c_int, argument: *mut c_vo
 unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
     // SAFETY: C passes an open counter, here and below.
     let state = unsafe { object::state(cntr) };
-    if let Some((descriptor, _)) = &state.outside {
-        descriptor.look();
-    }
+    state.look();
     let value = state.counter.read();
     state.has_seen(|seen| seen.value = value);
     value
@@ -257,9 +257,7 @@ unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
 unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
     // SAFETY: as above.
     let state = unsafe { object::state(cntr) };
-    if let Some((descriptor, _)) = &state.outside {
-        descriptor.look();
-    }
+    state.look();
     // Who reads nothing else drives progress, too.
     state.counter.read();
     let errors = state.counter.counter().read_error();
@@ -304,9 +302,7 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout_ms: c_int)
         // SAFETY: as above.
         let state = unsafe { object::owned(cntr) }?;
         state.kind.check_waiting()?;
-        if let Some((descriptor, _)) = &state.outside {
-            descriptor.look();
-        }
+        state.look();
         let outcome = state.counter.wait(threshold, waiting::timeout(timeout_ms));
         state.has_seen(|_| {});
         match outcome {

@@ -7,7 +7,7 @@
 //! for one thread (FI_THREAD_DOMAIN): there completion queues and counters tell nobody of what their own thread completes.
 
 use std::{
-    ffi::c_void,
+    ffi::{c_int, c_void},
     os::fd::RawFd,
     sync::{
         Arc, Weak,
@@ -16,9 +16,10 @@ use std::{
     time::Duration,
 };
 
-use kestrel_core::domain::Sharing;
+use kestrel_core::{domain::Sharing, error::Errno};
 
 use crate::{
+    abi::constants::command,
     outcome::Failure,
     waiting::{Outside, Signal, Waitable, sleep},
 };
@@ -58,13 +59,38 @@ impl Descriptor {
     ///
     /// # Safety
     /// As [`Outside::tell`].
-    pub unsafe fn tell(&self, wait_obj: u32, argument: *mut c_void) -> Result<(), Failure> {
+    unsafe fn tell(&self, wait_obj: u32, argument: *mut c_void) -> Result<(), Failure> {
         // SAFETY: the caller vouches for it.
         unsafe { self.outside.tell(wait_obj, argument) }?;
         if !self.is_told.swap(true, Ordering::Relaxed) && !self.asks.load(Ordering::Relaxed) {
             self.nudge.raise();
         }
         Ok(())
+    }
+
+    /// `fi_control` of what is waited for so, or of what has no descriptor.
+    ///
+    /// # Safety
+    /// `argument` is null, or what the command takes.
+    pub unsafe fn control(
+        this: Option<&Descriptor>,
+        wait_obj: u32,
+        command: c_int,
+        argument: *mut c_void,
+    ) -> Result<(), Failure> {
+        if argument.is_null() {
+            return Err(Failure::null("the argument"));
+        }
+        match (command, this) {
+            // SAFETY: the argument of this command is that of the wait object.
+            (command::GETWAIT, Some(descriptor)) => unsafe { descriptor.tell(wait_obj, argument) },
+            (command::GETWAITOBJ, _) => {
+                // SAFETY: the argument of this command is an `enum fi_wait_obj *`.
+                unsafe { argument.cast::<u32>().write(wait_obj) };
+                Ok(())
+            }
+            _ => Err(Failure::new(Errno::NOSYS, format!("command {command}"))),
+        }
     }
 
     /// fi_trywait. False: the application must look before it waits.

@@ -36,7 +36,7 @@ impl<T: Transport> Abandoned<T> {
     /// all of it.
     pub(super) fn tell(mut self) {
         contained("the end of an endpoint", || {
-            let Engine { setup, manager, .. } = &mut *self.0;
+            let setup = &self.0.setup;
             let tell = |side: &Side, flags| {
                 side.fail(ErrorEntry::new(0, flags, Errno::OTHER, REASON.into()));
             };
@@ -44,18 +44,10 @@ impl<T: Transport> Abandoned<T> {
             tell(&setup.receive, Flags::RECV);
             let counters = [&setup.one_sided.read, &setup.one_sided.write];
             counters.into_iter().flatten().for_each(|counter| counter.add_error(1));
-            let why = Cause { errno: Errno::OTHER, reason: REASON.into() };
-            match manager.as_deref_mut() {
-                Some(Manager::Listener(listener)) => {
-                    listener.reporter.iter().for_each(|reporter| reporter.report_failure(&why));
-                }
-                Some(Manager::Connection(connection)) => {
-                    // The listener tells the caller, who has not heard of us.
-                    drop(connection.promise.take());
-                    connection.reporter.report_failure(&why);
-                }
-                None => setup.report_failure(&why),
-            }
+            // The listener tells a caller, who has not heard of us.
+            let connection = self.0.manager.as_deref_mut().and_then(Manager::connection);
+            drop(connection.and_then(|connection| connection.promise.take()));
+            self.0.tell_of_failure(&Cause { errno: Errno::OTHER, reason: REASON.into() });
         });
     }
 }

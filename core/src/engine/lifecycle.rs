@@ -65,13 +65,9 @@ impl<T: Transport> Engine<T> {
             self.over.get_or_insert(Over::Transport);
             self.fail_all_posted(why);
         }
-        match self.manager.as_deref() {
-            Some(Manager::Listener(listener)) => {
-                listener.reporter.iter().for_each(|reporter| reporter.report_failure(why));
-            }
-            // Its end says so.
-            Some(Manager::Connection(_)) => {}
-            None => self.setup.report_failure(why),
+        // The end of a connection says so.
+        if !matches!(self.manager.as_deref(), Some(Manager::Connection(_))) {
+            self.tell_of_failure(why);
         }
     }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::{
-    Engine, Setup,
+    Engine,
     order::transmit::{End, Outcome},
 };
 use crate::{
     attachment::Attachment,
     completion_queue::{Entry, ErrorEntry, store::CompletionStore},
+    connection::manager::Manager,
     counter::CounterCell,
     error::{Cause, Errno},
     event_queue::reporter::Reporter,
@@ -49,16 +50,6 @@ pub enum Counted {
     Reads,
     /// `FI_WRITE`.
     Writes,
-}
-
-impl Setup {
-    /// Tells that the endpoint has failed, once: contexts of a pair have event queues of their own.
-    pub(super) fn report_failure(&self, why: &Cause) {
-        let [transmit, receive] =
-            [&self.transmit, &self.receive].map(|side| side.reporter.as_ref());
-        let other = receive.filter(|it| transmit.is_none_or(|first| first.fid != it.fid));
-        transmit.into_iter().chain(other).for_each(|reporter| reporter.report_failure(why));
-    }
 }
 
 impl Side {
@@ -173,6 +164,19 @@ pub(super) fn sent_entry(
         attachment,
         ..Entry::default()
     })
+}
+
+impl<T: Transport> Engine<T> {
+    /// Tells that the endpoint has failed, once: contexts of a pair have event queues of their own.
+    pub(super) fn tell_of_failure(&self, why: &Cause) {
+        if let Some(Manager::Listener(listener)) = self.manager.as_deref() {
+            return listener.reporter.iter().for_each(|reporter| reporter.report_failure(why));
+        }
+        let sides = [&self.setup.transmit, &self.setup.receive];
+        let [transmit, receive] = sides.map(|side| side.reporter.as_ref());
+        let other = receive.filter(|it| transmit.is_none_or(|first| first.fid != it.fid));
+        transmit.into_iter().chain(other).for_each(|reporter| reporter.report_failure(why));
+    }
 }
 
 impl<T: Transport> Engine<T> {

@@ -21,7 +21,7 @@ use kestrel_core::{
 use crate::{
     abi::{
         attributes::CqAttr,
-        constants::{BADF, command, wait},
+        constants::BADF,
         control::{OpsCq, OpsFid},
         fid::{Fid, FidCq, FidDomain, class},
     },
@@ -186,23 +186,10 @@ pub fn try_wait(state: &State) -> Result<bool, Failure> {
 
 unsafe extern "C" fn control(cq: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     done("fi_control", || {
-        // SAFETY: C passes an open queue.
-        let state = unsafe { object::owned(cq.cast::<FidCq>()) }?;
-        if argument.is_null() {
-            return Err(Failure::null("the argument"));
+        // SAFETY: C passes an open queue, and what the command takes or null.
+        unsafe {
+            let state = object::owned(cq.cast::<FidCq>())?;
+            Descriptor::control(state.descriptor.as_ref(), state.wait_obj, command, argument)
         }
-        match (command, &state.descriptor) {
-            (command::GETWAIT, Some(descriptor)) => {
-                // SAFETY: the argument of this command is that of the wait object.
-                unsafe { descriptor.tell(state.wait_obj, argument) }?;
-            }
-            (command::GETWAITOBJ, _) => {
-                let told = if state.kind == WaitKind::None { wait::NONE } else { state.wait_obj };
-                // SAFETY: the argument of this command is an `enum fi_wait_obj *`.
-                unsafe { argument.cast::<u32>().write(told) };
-            }
-            _ => return Err(Failure::new(Errno::NOSYS, format!("command {command}"))),
-        }
-        Ok(())
     })
 }

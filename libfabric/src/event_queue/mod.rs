@@ -26,7 +26,7 @@ use self::{
 use crate::{
     abi::{
         attributes::{EqAttr, EqErrEntry},
-        constants::{BADF, NOSYS, command, wait},
+        constants::{BADF, NOSYS, wait},
         control::{OpsEq, OpsFid},
         fid::{Fid, FidEq, FidFabric, class},
     },
@@ -75,6 +75,12 @@ impl State {
         match &self.descriptor {
             Some(descriptor) => descriptor.try_wait(waitable),
             None => !waitable.is_ready(),
+        }
+    }
+
+    fn look(&self) {
+        if let Some(descriptor) = &self.descriptor {
+            descriptor.look();
         }
     }
 
@@ -167,23 +173,11 @@ pub unsafe extern "C" fn open(
 
 unsafe extern "C" fn control(eq: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     done("fi_control", || {
-        // SAFETY: C passes an open queue.
-        let state = unsafe { object::owned(eq.cast::<FidEq>()) }?;
-        if argument.is_null() {
-            return Err(Failure::null("the argument"));
+        // SAFETY: C passes an open queue, and what the command takes or null.
+        unsafe {
+            let state = object::owned(eq.cast::<FidEq>())?;
+            Descriptor::control(state.descriptor.as_ref(), state.wait_obj, command, argument)
         }
-        match (command, &state.descriptor) {
-            (command::GETWAIT, Some(descriptor)) => {
-                // SAFETY: the argument of this command is that of the wait object.
-                unsafe { descriptor.tell(state.wait_obj, argument) }?;
-            }
-            (command::GETWAITOBJ, _) => {
-                // SAFETY: the argument of this command is an `enum fi_wait_obj *`.
-                unsafe { argument.cast::<u32>().write(state.wait_obj) };
-            }
-            _ => return Err(Failure::new(Errno::NOSYS, format!("command {command}"))),
-        }
-        Ok(())
     })
 }
 
@@ -206,9 +200,7 @@ unsafe fn read_once(
         return Err(Failure::null("where the event goes"));
     }
     let peek = is_peek("fi_eq_read", flags)?;
-    if let Some(descriptor) = &state.descriptor {
-        descriptor.look();
-    }
+    state.look();
     let queue = state.queue();
     let fits = |event: &Event| least_of(event) <= length;
     let outcome = if peek { queue.peek() } else { queue.read_if(fits) };
@@ -315,9 +307,7 @@ unsafe extern "C" fn readerr(eq: *mut FidEq, buffer: *mut EqErrEntry, flags: u64
         let (state, entry) = unsafe { (object::owned(eq)?, buffer.as_mut()) };
         let entry = entry.ok_or_else(|| Failure::null("where the error goes"))?;
         let peek = is_peek("fi_eq_readerr", flags)?;
-        if let Some(descriptor) = &state.descriptor {
-            descriptor.look();
-        }
+        state.look();
         let error = if peek { state.queue().peek_error() } else { state.queue().read_error() };
         let error = error.ok_or_else(|| Failure::new(Errno::AGAIN, "no error"))?;
         state.shared.settle();
