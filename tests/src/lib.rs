@@ -38,6 +38,7 @@ pub mod random;
 pub mod reach;
 pub mod reserved;
 pub mod scale;
+pub mod shm_reach;
 pub mod socket;
 pub mod station;
 pub mod trace;

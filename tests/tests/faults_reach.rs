@@ -1,118 +1,34 @@
 //! One-sided operations that the initiator carries out by itself, over shared memory: targets that
 //! do not progress, regions that close, leases that run out, the kernel that forbids it.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use kestrel_core::{
     completion_counter::CompletionCounter,
     config::CmaPolicy,
-    domain::Sharing,
     error::Errno,
     flags::Flags,
-    info::{MemoryRegionMode, MessageOrder},
-    memory_region::MemoryRegion,
+    info::MessageOrder,
     one_sided::RemoteSegment,
     protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
     ring::leases::LEASES,
 };
-use kestrel_shm::{ShmOptions, ShmProvider};
+use kestrel_shm::ShmOptions;
 use kestrel_tests::{
-    bed::{Bed, Memory, World, pattern, same},
+    bed::{Memory, pattern, same},
     completion::is_rung,
-    one_sided::{Atomic, BOTH, Rma, expose, expose_ranges, options, segment},
+    one_sided::{Atomic, BOTH, Rma, expose, expose_ranges, segment},
     scale::PATIENCE,
+    shm_reach::{LENGTHS, SHORT, ShmReach, alone},
 };
 
-/// One call copies the first two, several polls the others.
-const LENGTHS: [usize; 4] = [4096, 1 << 20, (1 << 20) + 1, 5 << 20];
-const SHORT: usize = LENGTHS[0];
 const FETCH_ADD: AtomicCall =
     AtomicCall { operation: AtomicOperation::Sum, datatype: Datatype::Uint64, form: Form::Fetch };
-
-/// One-sided operations need no target.
-fn alone() -> ShmOptions {
-    ShmOptions { cma: CmaPolicy::On, ..ShmOptions::default() }
-}
-
-/// Node 0 reaches regions of node 1's.
-struct Reach {
-    world: World<ShmProvider>,
-}
-
-impl Reach {
-    fn new() -> Reach {
-        Reach::with(alone())
-    }
-
-    fn with(shm: ShmOptions) -> Reach {
-        Reach::in_order(shm, MessageOrder::all())
-    }
-
-    fn in_order(shm: ShmOptions, message_order: MessageOrder) -> Reach {
-        let reach = Reach::of_strangers(shm, message_order);
-        reach.world.warm_up();
-        reach
-    }
-
-    fn of_strangers(shm: ShmOptions, message_order: MessageOrder) -> Reach {
-        let provider = Arc::new(ShmProvider::new(shm).unwrap());
-        let bed = Bed { provider, sharing: Sharing::Exclusive };
-        let mut options = options(MemoryRegionMode::ALLOCATED);
-        options.endpoint.message_order = message_order;
-        Reach { world: bed.world_with(2, &options) }
-    }
-
-    fn write(&self, source: &Memory, segments: &[RemoteSegment]) {
-        let rma = Rma { pieces: source.all(), segments, context: 1, ..Rma::default() };
-        self.world.post(|| self.world.nodes[0].post_write(1, &rma));
-    }
-
-    fn read(&self, into: &Memory, segments: &[RemoteSegment]) {
-        let rma = Rma { pieces: into.all(), segments, context: 2, ..Rma::default() };
-        self.world.post(|| self.world.nodes[0].post_read(1, &rma));
-    }
-
-    /// Whether an operation that was just posted ends without its target.
-    fn ends_alone(&self) -> bool {
-        (0..20).any(|_| {
-            self.world.nodes[0].poll();
-            self.world.waiting(0).0 > 0
-        })
-    }
-
-    /// Reads the region's first bytes until that needs no target. A read changes nothing.
-    #[track_caller]
-    fn open_window(&self, region: &MemoryRegion) {
-        let into = Memory::zeroed(SHORT);
-        let start = Instant::now();
-        loop {
-            self.read(&into, &[segment(region, 0, SHORT)]);
-            let alone = self.ends_alone();
-            self.world.sent(0).good();
-            if alone {
-                return;
-            }
-            assert!(start.elapsed() < PATIENCE, "in vain: a window");
-        }
-    }
-
-    #[track_caller]
-    fn done_alone(&self) {
-        self.world.drive_sends_of(0).good();
-    }
-
-    fn close(&self, region: &Arc<MemoryRegion>) {
-        self.world.nodes[1].domain.close_memory(region).unwrap();
-    }
-}
 
 #[test]
 fn a_target_that_does_not_progress_is_reached() {
     let target = Memory::zeroed(LENGTHS[3]);
-    let reach = Reach::new();
+    let reach = ShmReach::new();
     let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
     reach.open_window(&region);
     for (seed, length) in LENGTHS.into_iter().enumerate() {
@@ -131,7 +47,7 @@ fn a_target_that_does_not_progress_is_reached() {
 #[test]
 fn an_operation_of_one_call_is_complete_when_the_post_returns() {
     let target = Memory::zeroed(SHORT);
-    let reach = Reach::new();
+    let reach = ShmReach::new();
     let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
     reach.open_window(&region);
     let source = Memory::from(pattern(3, SHORT));
@@ -146,7 +62,7 @@ fn a_region_that_closed_is_refused_and_messages_pass() {
     for length in LENGTHS {
         let target = Memory::zeroed(length);
         let source = Memory::from(pattern(7, length));
-        let reach = Reach::new();
+        let reach = ShmReach::new();
         let node = &reach.world.nodes[1];
         let region = expose(node, &target, BOTH, 4);
         reach.open_window(&region);
@@ -178,7 +94,7 @@ fn a_region_that_closed_is_refused_and_messages_pass() {
 fn a_key_may_mean_a_longer_region_later() {
     let target = Memory::zeroed(LENGTHS[2]);
     let source = Memory::from(pattern(7, LENGTHS[2]));
-    let reach = Reach::new();
+    let reach = ShmReach::new();
     let node = &reach.world.nodes[1];
     let [short, _] = target.cut(&[SHORT, LENGTHS[2] - SHORT])[..] else { panic!("two pieces") };
     let region = expose_ranges(node, &[short], BOTH, 4).unwrap();
@@ -199,7 +115,7 @@ fn a_key_may_mean_a_longer_region_later() {
 fn what_the_target_has_to_refuse_is_refused_by_its_engine() {
     let target = Memory::zeroed(2 * SHORT);
     let local = Memory::zeroed(SHORT);
-    let reach = Reach::new();
+    let reach = ShmReach::new();
     for (access, writes) in [(Flags::REMOTE_READ, true), (Flags::REMOTE_WRITE, false)] {
         let region = expose(&reach.world.nodes[1], &target, access, 4);
         let beyond = [segment(&region, SHORT + 1, SHORT)];
@@ -232,7 +148,7 @@ fn a_message_finds_the_writes_before_it_done() {
     for length in LENGTHS {
         let target = Memory::zeroed(length);
         let source = Memory::from(pattern(3, length));
-        let reach = Reach::new();
+        let reach = ShmReach::new();
         let node = &reach.world.nodes[1];
         let region = expose(node, &target, BOTH, 4);
         reach.open_window(&region);
@@ -250,7 +166,7 @@ fn a_message_finds_the_writes_before_it_done() {
 fn a_write_does_not_overtake_a_message() {
     let target = Memory::zeroed(SHORT);
     let source = Memory::from(vec![9; SHORT]);
-    let reach = Reach::new();
+    let reach = ShmReach::new();
     let node = &reach.world.nodes[1];
     let region = expose(node, &target, BOTH, 4);
     reach.open_window(&region);
@@ -279,7 +195,7 @@ fn what_need_not_follow_a_message_does_not_wait_for_its_receiver() {
         for order in [writes, reads] {
             let target = Memory::zeroed(SHORT);
             let memory = Memory::from(vec![9; SHORT]);
-            let reach = Reach::in_order(alone(), MessageOrder::all() - left_out);
+            let reach = ShmReach::in_order(alone(), MessageOrder::all() - left_out);
             let node = &reach.world.nodes[1];
             let region = expose(node, &target, BOTH, 4);
             reach.open_window(&region);
@@ -306,7 +222,7 @@ fn what_need_not_follow_a_message_does_not_wait_for_its_receiver() {
 fn what_is_fenced_follows_a_message_in_any_case() {
     let target = Memory::zeroed(SHORT);
     let source = Memory::from(vec![9; SHORT]);
-    let reach = Reach::in_order(alone(), MessageOrder::SAS);
+    let reach = ShmReach::in_order(alone(), MessageOrder::SAS);
     let (ours, theirs) = (&reach.world.nodes[0], &reach.world.nodes[1]);
     let region = expose(theirs, &target, BOTH, 4);
     reach.open_window(&region);
@@ -330,7 +246,7 @@ fn what_is_fenced_follows_a_message_in_any_case() {
 fn what_is_fenced_before_there_is_a_connection_follows_messages() {
     let target = Memory::zeroed(16 * SHORT);
     let (before, behind) = (Memory::from(vec![7; SHORT]), Memory::from(vec![9; 16 * SHORT]));
-    let reach = Reach::of_strangers(alone(), MessageOrder::SAS);
+    let reach = ShmReach::of_strangers(alone(), MessageOrder::SAS);
     let (ours, theirs) = (&reach.world.nodes[0], &reach.world.nodes[1]);
     let region = expose(theirs, &target, BOTH, 4);
     // It can answer at once from now on.
@@ -364,7 +280,7 @@ fn both_ways_together_keep_the_order() {
     let counts: Vec<Memory> = (0..50).map(|_| Memory::zeroed(8)).collect();
     let one = Memory::from(1_u64.to_ne_bytes().to_vec());
     let sources: Vec<Memory> = (0..50_u8).map(|nth| Memory::from(vec![nth; length - 8])).collect();
-    let reach = Reach::new();
+    let reach = ShmReach::new();
     let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
     reach.open_window(&region);
     let (counter, rest) = ([segment(&region, 0, 8)], [segment(&region, 8, length - 8)]);
@@ -403,7 +319,7 @@ fn both_ways_together_keep_the_order() {
 fn a_counter_that_is_bound_to_a_leased_region_counts() {
     let target = Memory::zeroed(SHORT);
     let source = Memory::from(pattern(3, SHORT));
-    let reach = Reach::new();
+    let reach = ShmReach::new();
     let domain = &reach.world.nodes[1].domain;
     let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
     reach.open_window(&region);
@@ -423,7 +339,7 @@ fn regions_may_outnumber_the_leases() {
     let regions = LEASES + 60;
     let target = Memory::zeroed(regions * SHORT);
     let source = Memory::zeroed(SHORT);
-    let reach = Reach::new();
+    let reach = ShmReach::new();
     let node = &reach.world.nodes[1];
     let pieces = target.cut(&vec![SHORT; regions]);
     let open = |(key, piece): (usize, _)| expose_ranges(node, &[piece], BOTH, key as u64).unwrap();
@@ -449,7 +365,7 @@ fn regions_may_outnumber_the_leases() {
 fn an_endpoint_that_closed_is_out_of_reach() {
     let target = Memory::zeroed(SHORT);
     let source = Memory::from(vec![9; SHORT]);
-    let mut reach = Reach::new();
+    let mut reach = ShmReach::new();
     let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
     reach.open_window(&region);
     let node = reach.world.nodes.pop().unwrap();
@@ -466,7 +382,7 @@ fn an_endpoint_that_closed_is_out_of_reach() {
 fn where_it_is_switched_off_the_target_is_needed() {
     let target = Memory::zeroed(SHORT);
     let source = Memory::from(pattern(1, SHORT));
-    let reach = Reach::with(ShmOptions { cma: CmaPolicy::Off, ..ShmOptions::default() });
+    let reach = ShmReach::with(ShmOptions { cma: CmaPolicy::Off, ..ShmOptions::default() });
     let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
     for _ in 0..10 {
         reach.write(&source, &[segment(&region, 0, SHORT)]);
@@ -483,7 +399,7 @@ fn where_it_is_switched_off_the_target_is_needed() {
 fn who_sleeps_is_told_of_an_operation_that_is_half_copied() {
     let long = LENGTHS[3];
     let (target, source) = (Memory::zeroed(long), Memory::from(pattern(1, long)));
-    let reach = Reach::new();
+    let reach = ShmReach::new();
     let [node, other] = &reach.world.nodes[..] else { unreachable!() };
     let region = expose(other, &target, BOTH, 4);
     reach.open_window(&region);
