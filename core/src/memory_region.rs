@@ -8,11 +8,13 @@
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::bind_count::BindCount;
+use crate::engine::permitted::Permitted;
 use crate::flags::{FAMILY, Flags};
 use crate::info::MemoryRegionMode;
+use crate::window::Publisher;
 
 #[allow(unsafe_code)]
 pub mod access;
@@ -150,13 +152,21 @@ pub struct MemoryRegionRegistry {
     regions: Mutex<Regions>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Regions {
     by_key: HashMap<u64, Arc<MemoryRegion>>,
+    /// What tells peers of endpoints of regions, as far as those may reach any.
+    publishers: Vec<(Weak<dyn Publisher>, Permitted)>,
     /// How many keys of our own were made.
     serial: u64,
     /// Its secret turns serial numbers into keys that a peer cannot guess.
     secret: RandomState,
+}
+
+impl std::fmt::Debug for Regions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.by_key.values()).finish()
+    }
 }
 
 impl MemoryRegionRegistry {
@@ -221,7 +231,22 @@ impl MemoryRegionRegistry {
             audience: attributes.audience.cloned(),
         });
         place.insert(region.clone());
+        for (publisher, permitted) in &regions.publishers {
+            publisher.upgrade().inspect(|publisher| region.publish(&**publisher, *permitted));
+        }
         Ok(region)
+    }
+
+    /// Has `publisher` tell its peers of all regions that there are, and of those to come, as long as it
+    /// is there: what is `permitted` of each.
+    pub(crate) fn publish_by(&self, publisher: &Arc<dyn Publisher>, permitted: Permitted) {
+        let mut regions = self.lock();
+        for region in regions.by_key.values() {
+            region.forget_ended_leases();
+            region.publish(&**publisher, permitted);
+        }
+        regions.publishers.retain(|(known, _)| known.strong_count() > 0);
+        regions.publishers.push((Arc::downgrade(publisher), permitted));
     }
 
     /// The region behind `key`.
@@ -262,6 +287,8 @@ impl MemoryRegionRegistry {
             return Err(MemoryRegionError::NotRegistered { key });
         }
         region.binds.close()?;
+        // The key may be another's from here on, and nobody reaches this one by it.
+        region.announce_end();
         place.remove();
         drop(regions);
         region.gate.close();
@@ -269,9 +296,15 @@ impl MemoryRegionRegistry {
         Ok(())
     }
 
-    /// Ends what peers of `audiences` were leased of any region, as [`MemoryRegion::end_leases`] does.
+    /// Ends what peers of `audiences` were leased of any region, as [`MemoryRegion::end_leases`] does, and
+    /// what they are told.
     pub(crate) fn end_leases(&self, audiences: &HashSet<u64>) {
-        let regions: Vec<_> = self.lock().by_key.values().cloned().collect();
+        let mut locked = self.lock();
+        locked.publishers.retain(|(publisher, _)| {
+            publisher.upgrade().is_some_and(|publisher| !audiences.contains(&publisher.audience()))
+        });
+        let regions: Vec<_> = locked.by_key.values().cloned().collect();
+        drop(locked);
         regions.iter().for_each(|region| region.end_leases(|known| audiences.contains(&known)));
     }
 

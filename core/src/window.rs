@@ -3,7 +3,8 @@
 //! The adapter is a device, or our own thread where the kernel copies between processes for it. A
 //! transport with such an adapter opens a *window* to a peer: a way of its own, beside that of the
 //! packets, so that an access that is refused ends the window alone. The two ends exchange an
-//! [`Invitation`] each. What the peer permits is told region by region, as a [`Lease`].
+//! [`Invitation`] each. What the peer permits is told region by region, as a [`Lease`]: to
+//! one peer that asks, or to all by a [`Publisher`].
 
 use std::{fmt, sync::Arc};
 
@@ -25,6 +26,16 @@ pub trait Registration: Send + Sync {
 
     /// It is about to be dropped: where that waits for peers, they begin nothing more.
     fn revoke(&self) {}
+}
+
+/// Where an endpoint tells all peers with a window of its domain's regions, so that none has to ask.
+pub trait Publisher: Send + Sync {
+    /// What tells those peers from all other audiences of leases.
+    fn audience(&self) -> u64;
+
+    /// Tells of a region under its key, if there is room for it: until the value is dropped, as
+    /// any [`Registration`]. The lease's own key is not used.
+    fn publish(&self, key: u64, lease: &Lease) -> Option<Arc<dyn Registration>>;
 }
 
 /// Memory of the application for an adapter to reach.
@@ -312,6 +323,11 @@ impl Lease {
         let offset = at.wrapping_sub(self.base);
         let inside = at >= self.base && offset <= self.length && length <= self.length - offset;
         inside.then(|| self.address.wrapping_add(offset))
+    }
+
+    /// Whether `length` bytes at the target's own address `at` may be reached so.
+    pub(crate) fn reaches(&self, at: u64, length: u64, direction: Direction) -> bool {
+        Lease { base: self.address, ..*self }.locate(at, length, direction).is_some()
     }
 
     /// Where the word at remote address `at` lies at the target, if it may be changed in one step.

@@ -71,9 +71,9 @@ struct Open {
 }
 
 impl ChunkPool {
-    /// All of `memory`, in chunks of `chunk_bytes` (a multiple of [`GRAIN`]).
+    /// All that `memory` has for chunks, of `chunk_bytes` each (a multiple of [`GRAIN`]).
     pub fn new(memory: &PoolMemory, chunk_bytes: usize) -> ChunkPool {
-        ChunkPool::over(memory.as_ptr(), memory.len(), chunk_bytes, true)
+        ChunkPool::over(memory.as_ptr(), memory.chunk_bytes(), chunk_bytes, true)
     }
 
     /// The chunks of a lane's own; none if they were too large to have some.

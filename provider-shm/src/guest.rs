@@ -1,45 +1,55 @@
 //! Guests: peers that reach our memory by themselves, region by region, as far as it is lent.
 //!
-//! What is lent is a word in the guest's lane to us ([`kestrel_core::ring::leases`]). Dropping a
-//! [`LentRegion`] takes it back and waits for the copy that the guest is making: until the guest says
-//! that it is over, or is dead. One that says nothing for a while was stopped, or lies, and loses
-//! its permit (see [`crate::permit`]): then it writes nothing more when it goes on.
+//! What is lent to one is a word in the guest's lane to us ([`kestrel_core::ring::leases`]), and what
+//! all may reach is listed in our [catalogue](crate::catalogue). Dropping a [`LentRegion`] takes it back
+//! and waits for the copy that the guest is making: until the guest says that it is over, or is dead. One
+//! that says nothing for a while was stopped, or lies, and loses its permit (see [`crate::permit`]): then
+//! it writes nothing more when it goes on.
 
-use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread::yield_now,
-    time::{Duration, Instant},
+use std::sync::{
+    Arc, Once, OnceLock, Weak,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use kestrel_core::{
     fork_guard,
-    ring::leases::{LEASES, LeaseName, Leases},
+    ring::{
+        catalogue::{EntryName, Visit},
+        leases::{GENERATIONS, LEASES, LeaseName, Leases},
+    },
     window::{Invitation, Registration},
 };
 
 use crate::{
-    cma::NONCE_BYTES, control::shares::Share, lane, permit::Permit, process::Life,
+    cma::NONCE_BYTES,
+    control::shares::Share,
+    guests::{Guests, see_off},
+    lane,
+    permit::Permit,
+    process::Life,
     region::LaneMemory,
 };
 
-/// How long a guest may take for a copy before it loses its permit. A copy is of a megabyte at
-/// most.
-const COPY_MAX: Duration = Duration::from_millis(200);
-/// How long it may still be in the kernel after that.
-const LEAVE_MAX: Duration = Duration::from_millis(800);
 /// Keys of leases: each is used once on a lane.
-const KEYS: u64 = 1 << u32::BITS;
-/// Looks at a lease between two turns of the core given away.
-const LOOKS: u32 = 64;
+const KEYS: u64 = LEASES as u64 * GENERATIONS as u64;
+
+/// A number that no other audience of leases has in this process. Never 0.
+pub(crate) fn number() -> u64 {
+    static NUMBER: AtomicU64 = AtomicU64::new(1);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
 
 /// A peer that reaches our memory.
 pub(crate) struct Guest {
     memory: Arc<LaneMemory>,
     life: Life,
     permit: Permit,
+    /// It is barred, and its permit withdrawn.
+    expelled: Once,
+    /// It did not even end its copy then, and is waited for no more.
+    is_lost: AtomicBool,
+    /// Those who read the same catalogue, if it reads one.
+    others: Weak<Guests>,
     number: u64,
     generation: u32,
     /// Nothing is lent any more, and nothing will be.
@@ -53,14 +63,27 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// The sender on a lane becomes a guest.
-    pub fn admit(memory: Arc<LaneMemory>, life: Life) -> std::io::Result<Guest> {
-        static NUMBER: AtomicU64 = AtomicU64::new(1);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    /// The sender on a lane becomes a guest, who is still to join the others.
+    pub fn admit(
+        memory: Arc<LaneMemory>,
+        life: Life,
+        others: Weak<Guests>,
+    ) -> std::io::Result<Guest> {
         let (permit, generation) = (Permit::new()?, fork_guard::generation());
-        let (is_dismissed, is_gone) = (AtomicBool::new(false), AtomicBool::new(false));
-        let share = OnceLock::new();
-        Ok(Guest { memory, life, permit, number, generation, is_dismissed, is_gone, share })
+        lane::visit(&memory).admit();
+        Ok(Guest {
+            memory,
+            life,
+            permit,
+            expelled: Once::new(),
+            is_lost: AtomicBool::new(false),
+            others,
+            number: number(),
+            generation,
+            is_dismissed: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
+            share: OnceLock::new(),
+        })
     }
 
     /// What tells it from all others of this process. Never 0.
@@ -68,19 +91,51 @@ impl Guest {
         self.number
     }
 
-    /// What the guest has to know.
-    pub fn invitation(&self) -> Invitation {
+    /// What the guest has to know, with the secret of our catalogue, or 0.
+    pub fn invitation(&self, catalogue: u64) -> Invitation {
         let nonce = u128::from_le_bytes(self.permit.nonce());
-        [self.permit.address(), nonce as u64, (nonce >> 64) as u64, 0]
+        [self.permit.address(), nonce as u64, (nonce >> 64) as u64, catalogue]
     }
 
     fn leases(&self) -> &Leases {
         lane::leases(&self.memory)
     }
 
+    /// What it says that it is at.
+    pub fn visit(&self) -> &Visit {
+        lane::visit(&self.memory)
+    }
+
+    /// Whether it says that it is at what is listed so, or was.
+    pub fn is_at(&self, name: EntryName) -> bool {
+        self.visit().is_at(name)
+    }
+
+    /// The same of one that is still to be waited for.
+    pub fn may_be_at(&self, name: EntryName) -> bool {
+        self.is_at(name) && !self.is_lost.load(Ordering::Relaxed)
+    }
+
+    /// From now on it begins no visit, and writes nothing more but what the kernel is at.
+    pub fn expel(&self) {
+        self.expelled.call_once(|| {
+            self.visit().bar();
+            self.permit.withdraw();
+            tracing::info!("a peer that does not end its copy loses its window");
+        });
+    }
+
+    /// It says that it is at something still.
+    pub fn give_up(&self) {
+        self.is_lost.store(true, Ordering::Relaxed);
+    }
+
     /// Lends something. Where too much is lent, something else is taken back for it, which the
     /// guest has to ask for again.
     pub fn lend(self: &Arc<Guest>) -> Option<LentRegion> {
+        if self.is_dismissed.load(Ordering::Relaxed) {
+            return None;
+        }
         let (leases, next) = (self.leases(), &self.memory.next_lease);
         let first = next.load(Ordering::Relaxed);
         let mut keys = first..(first + LEASES as u64).min(KEYS);
@@ -93,50 +148,42 @@ impl Guest {
     }
 
     /// Nothing is lent any more. Who needs memory back drops the loan of it, and waits there. The
-    /// share is that of its lane.
-    pub fn dismiss(&self, share: Option<Share>) {
+    /// share is that of its lane. Returns whether it is gone.
+    pub fn dismiss(&self, share: Option<Share>) -> bool {
         let copies = (0..LEASES).filter(|&place| !self.leases().clear(place as u8)).count();
-        if copies == 0 {
+        let is_gone = !self.visit().bar() && copies == 0;
+        if is_gone {
             // G1: pairs with G2 in `is_gone`: what its last copies did is behind us.
             self.is_gone.store(true, Ordering::Release);
         } else if let Some(share) = share {
             let _ = self.share.set(share);
         }
-        // Relaxed: who sees it asks the kernel.
+        // Relaxed: who sees it asks the kernel, or the words that both write.
         self.is_dismissed.store(true, Ordering::Relaxed);
+        self.others.upgrade().inspect(|others| {
+            others.forget_gone();
+        });
+        is_gone
     }
 
     /// Whether it has reached our memory for the last time.
-    fn is_gone(&self) -> bool {
-        // G2: pairs with G1 in `dismiss`.
-        self.is_gone.load(Ordering::Acquire)
-            || self.is_dismissed.load(Ordering::Relaxed) && self.life.has_ended()
+    pub fn is_gone(&self) -> bool {
+        // G2: pairs with G1 and G3, in `dismiss` and below.
+        if self.is_gone.load(Ordering::Acquire) {
+            return true;
+        }
+        let is_gone = self.is_dismissed.load(Ordering::Relaxed)
+            && (!self.visit().is_any() && !self.leases().are_any_in_use() || self.life.has_ended());
+        if is_gone {
+            // G3: pairs with G2 above.
+            self.is_gone.store(true, Ordering::Release);
+        }
+        is_gone
     }
 
-    /// Waits for the end of a copy under a lease that was taken back.
-    #[cold]
-    fn see_off(&self, lease: LeaseName) {
-        let begun = Instant::now();
-        let mut permitted = true;
-        for looks in 1_u32.. {
-            if !self.leases().is_in_use(lease) || self.is_gone() || self.life.has_ended() {
-                return;
-            }
-            if !looks.is_multiple_of(LOOKS) {
-                std::hint::spin_loop();
-                continue;
-            }
-            yield_now();
-            let waited = begun.elapsed();
-            if permitted && waited > COPY_MAX {
-                tracing::info!("a peer that does not end its copy loses its window");
-                self.permit.withdraw();
-                permitted = false;
-            }
-            if waited > COPY_MAX + LEAVE_MAX {
-                return;
-            }
-        }
+    /// Whether it copies no more, whatever it says.
+    pub fn is_dead_or_gone(&self) -> bool {
+        self.is_gone() || self.life.has_ended()
     }
 }
 
@@ -173,8 +220,9 @@ impl Registration for LentRegion {
 impl Drop for LentRegion {
     /// In a forked child the lane is the parent's, and so is what was lent.
     fn drop(&mut self) {
-        if !fork_guard::forked(self.guest.generation) && self.guest.leases().take_back(self.lease) {
-            self.guest.see_off(self.lease);
+        let (guest, lease) = (&self.guest, self.lease);
+        if !fork_guard::forked(guest.generation) && guest.leases().take_back(lease) {
+            see_off(std::slice::from_ref(guest), |guest| guest.leases().is_in_use(lease));
         }
     }
 }
@@ -191,11 +239,12 @@ mod tests {
     use std::{
         collections::HashSet,
         process::{Command, Stdio},
+        time::Duration,
     };
 
     fn guest(life: Life) -> Arc<Guest> {
         let (memory, _) = LaneMemory::create().unwrap();
-        Arc::new(Guest::admit(Arc::new(memory), life).unwrap())
+        Arc::new(Guest::admit(Arc::new(memory), life, Weak::new()).unwrap())
     }
 
     fn own() -> Life {
@@ -204,7 +253,7 @@ mod tests {
 
     /// Whether the guest can still write with its permit.
     fn writes(guest: &Guest) -> bool {
-        let (address, nonce) = permit_of(guest.invitation()).unwrap();
+        let (address, nonce) = permit_of(guest.invitation(0)).unwrap();
         let memory = PeerMemory::of(std::process::id() as i32, address, nonce);
         let place = AtomicU64::new(0);
         let value = 5_u64.to_ne_bytes();
@@ -277,7 +326,7 @@ mod tests {
             let mut share = shares.take(process, 0, 0).ok();
             assert!(share.is_some(), "there is one left");
             let memory = Arc::new(LaneMemory::create().unwrap().0);
-            let guest = Arc::new(Guest::admit(memory, own()).unwrap());
+            let guest = Arc::new(Guest::admit(memory, own(), Weak::new()).unwrap());
             let loan = guest.lend().unwrap();
             let lease = LeaseName::from_key(loan.remote_key());
             if begins_too_late {
@@ -300,7 +349,7 @@ mod tests {
         guest.memory.next_lease.store(KEYS - left as u64, Ordering::Relaxed);
         let lent = (0..left).map(|_| guest.lend().expect("a name is left").remote_key());
         assert_eq!(lent.collect::<HashSet<_>>().len(), left);
-        let next = Arc::new(Guest::admit(guest.memory.clone(), own()).unwrap());
+        let next = Arc::new(Guest::admit(guest.memory.clone(), own(), Weak::new()).unwrap());
         assert!(guest.lend().is_none() && next.lend().is_none(), "they have all been used");
     }
 

@@ -13,7 +13,8 @@
 //!    `memory_file`: the same memory as a file, for short copies; `end_mark`: the word by which a
 //!    reader knows that it was the peer's.
 //! 7. `guest`: a peer that reaches our memory by itself; `permit`: the nonce that each of its writes
-//!    carries, so that they can be ended.
+//!    carries, so that they can be ended; `catalogue`: what all guests may reach without asking;
+//!    `guests`: how those are waited for.
 //! 8. [`barrier`]: what a process arranges once: fences that cost one side nothing.
 //! 9. [`named_memory`]: memory with a name, for address vectors that processes share;
 //!    `group_table`: who hears a multicast group.
@@ -31,6 +32,8 @@
 
 pub mod barrier;
 #[allow(unsafe_code)]
+mod catalogue;
+#[allow(unsafe_code)]
 pub mod chunk;
 #[allow(unsafe_code)]
 pub mod cma;
@@ -42,6 +45,7 @@ pub mod doorbell;
 mod end_mark;
 mod group_table;
 mod guest;
+mod guests;
 #[allow(unsafe_code)]
 pub mod lane;
 mod lane_error;

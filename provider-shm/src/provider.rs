@@ -9,19 +9,20 @@ use std::{
 };
 
 use kestrel_core::{
-    config::{CmaPolicy, Config, LaneChunks},
+    config::{CHUNKS_BYTES_MAX, CmaPolicy, Config, LaneChunks},
     error::{Cause, Errno},
     fork_guard,
     transport::{Bell, Limits, Opening, Provider, Purpose},
 };
 
 use crate::{
+    catalogue,
     chunk::ChunkPool,
     copy::{self, Copier},
     doorbell::Doorbell,
     group_table::GroupTables,
     lane::{GIVEN_BYTES, OwnChunks},
-    region::{POOL_BYTES_MAX, PoolMemory},
+    region::PoolMemory,
     station::{Station, StationOptions},
     transport::{Groups, ShmTransport},
 };
@@ -117,7 +118,7 @@ impl ShmProvider {
         let sound = options.chunk_bytes.is_multiple_of(4096)
             && (4096..=1 << 24).contains(&options.chunk_bytes)
             && (2..=1 << 16).contains(&options.chunk_count)
-            && options.chunk_bytes * options.chunk_count <= POOL_BYTES_MAX;
+            && options.chunk_bytes * options.chunk_count <= CHUNKS_BYTES_MAX;
         if !sound {
             let reason = format!(
                 "{} chunks of {} bytes: a chunk has a multiple of 4096 bytes, at most 16 MiB, and \
@@ -155,7 +156,8 @@ impl Provider for ShmProvider {
         } = opening;
         let own = if auth_key.is_empty() { &self.options.auth_key[..] } else { auth_key };
         let bytes = self.options.chunk_bytes * self.options.chunk_count;
-        let memory = PoolMemory::create(bytes).map_err(|error| Cause::of(&error))?;
+        let memory =
+            PoolMemory::with_chunks(bytes, catalogue::BYTES).map_err(|error| Cause::of(&error))?;
         let in_lanes = self.lane_chunks == OwnChunks::All;
         // Who has one peer would make as many pages for that one as others for all of theirs.
         let is_for_one = purpose != Purpose::Peers;

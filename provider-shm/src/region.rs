@@ -16,13 +16,15 @@
 //! their own, or there is one peer alone. Where the kernel has no memory for what is made so (with
 //! `vm.overcommit_memory=2` it says so), that fails a connect, and is no SIGBUS at the first touch.
 
+mod pool;
+
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Once;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Once};
 
 use kestrel_core::error::{Errno, HasErrno};
 use kestrel_core::ring::leases::LEASES;
@@ -35,6 +37,7 @@ use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
 use crate::limits;
+pub use pool::{POOL_BYTES_MAX, POOL_BYTES_MIN, PoolMemory, PoolView};
 
 /// Bytes that every lane uses: a page of control lines, written by the receiver, then 128 slots of
 /// 64 bytes, written by the sender.
@@ -46,16 +49,8 @@ pub(crate) const LANE_CHUNK_BYTES_FIRST: usize = 64 << 10;
 /// Bytes of one lane.
 pub const LANE_BYTES: usize = LANE_HEAD_BYTES + LANE_CHUNK_BYTES;
 
-/// The smallest pool that is accepted from a peer.
-pub const POOL_BYTES_MIN: usize = 4 << 10;
-/// The largest pool that is accepted from a peer.
-pub const POOL_BYTES_MAX: usize = kestrel_core::config::CHUNKS_BYTES_MAX;
-
 /// No page is smaller, and what passes between processes has a multiple of it. Units: bytes.
 pub(crate) const PAGE_BYTES: usize = 4 << 10;
-
-/// How much of a pool gets its pages at once. Units: bytes.
-const MADE_BYTES_MAX: usize = 8 << 20;
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
@@ -150,7 +145,7 @@ fn start_of(map: &MmapRaw) -> NonNull<u8> {
 }
 
 /// Makes the pages of a mapping. What they hold does not change.
-fn populate(start: NonNull<u8>, bytes: usize) -> Result<(), RegionError> {
+pub(crate) fn populate(start: NonNull<u8>, bytes: usize) -> Result<(), RegionError> {
     // SAFETY: this changes nothing that is in memory, and what is not mapped is refused.
     let failed =
         unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) != 0 };
@@ -286,135 +281,12 @@ impl fmt::Debug for LaneMemory {
     }
 }
 
-/// The sender's chunk pool: writable here, read-only for every peer that it is passed to.
-///
-/// Clones share one mapping and the one descriptor that is kept to pass on.
-#[derive(Clone)]
-pub struct PoolMemory {
-    inner: Arc<PoolInner>,
-}
-
-struct PoolInner {
-    map: MmapRaw,
-    fd: OwnedFd,
-    pages: Once,
-}
-
-impl PoolMemory {
-    /// Makes a pool of `bytes`, rounded up to whole pages.
-    pub fn create(bytes: usize) -> Result<PoolMemory, RegionError> {
-        let bytes = bytes.next_multiple_of(PAGE_BYTES).max(POOL_BYTES_MIN);
-        if bytes > POOL_BYTES_MAX {
-            return Err(RegionError::PoolSize { have: bytes as i64, claimed: bytes as u64 });
-        }
-        let fd = unsealed_memfd("kestrel-pool", bytes)?;
-        let map = MmapOptions::new().len(bytes).map_raw(&fd).map_err(map_error(bytes))?;
-        // Our own mapping stays writable: F_SEAL_FUTURE_WRITE forbids only those made after it.
-        // Linux before 5.1 does not know it; peers could then write what we send, and harm only
-        // the messages that we send them.
-        let sealed = match fcntl_add_seals(&fd, size_seals() | SealFlags::FUTURE_WRITE) {
-            Err(rustix::io::Errno::INVAL) => fcntl_add_seals(&fd, size_seals()),
-            other => other,
-        };
-        sealed.map_err(|e| RegionError::Create { bytes, source: e.into() })?;
-        Ok(PoolMemory { inner: Arc::new(PoolInner { map, fd, pages: Once::new() }) })
-    }
-
-    pub fn as_ptr(&self) -> NonNull<u8> {
-        start_of(&self.inner.map)
-    }
-
-    #[allow(clippy::len_without_is_empty, reason = "a pool is never empty")]
-    pub fn len(&self) -> usize {
-        self.inner.map.len()
-    }
-
-    /// Makes its pages, but for those of a very large pool, the first time that it is called.
-    /// Chunks are used in turn, so that a short run would meet the first touch again and again,
-    /// at 2 to 4 µs a page with its reader's; all of the default pool takes a millisecond.
-    ///
-    /// # Errors
-    /// There is no memory for them; the next call tries again.
-    pub(crate) fn make_pages(&self) -> Result<(), RegionError> {
-        let PoolInner { map, pages, .. } = &*self.inner;
-        if !pages.is_completed() {
-            populate(start_of(map), map.len().min(MADE_BYTES_MAX))?;
-            self.leave_pages();
-        }
-        Ok(())
-    }
-
-    /// Its pages come one by one, as they are touched: there are other chunks, and few will be.
-    pub(crate) fn leave_pages(&self) {
-        self.inner.pages.call_once(|| {});
-    }
-
-    /// The read-only view that a peer gets, made in this process.
-    pub fn view(&self) -> Result<PoolView, RegionError> {
-        PoolView::map(self.fd(), self.len() as u64)
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.inner.fd.as_fd()
-    }
-}
-
-impl fmt::Debug for PoolMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PoolMemory({:p}, {} bytes)", self.inner.map.as_ptr(), self.len())
-    }
-}
-
-/// A peer's chunk pool, mapped read-only, unmapped on drop.
-///
-/// The peer writes to it at any time: no reference into it may ever be made, and writing through
-/// the pointer is a fault.
-pub struct PoolView {
-    map: MmapRaw,
-}
-
-impl PoolView {
-    /// Maps the pool that a peer passed, if its size is sealed and as announced.
-    pub fn from_peer(fd: OwnedFd, claimed: u64) -> Result<PoolView, RegionError> {
-        Self::map(fd.as_fd(), claimed)
-    }
-
-    fn map(fd: BorrowedFd<'_>, claimed: u64) -> Result<PoolView, RegionError> {
-        let have = verify(fd)?;
-        let bytes = usize::try_from(have).unwrap_or(0);
-        let allowed = (POOL_BYTES_MIN..=POOL_BYTES_MAX).contains(&bytes);
-        if bytes as u64 != claimed || !allowed || bytes % PAGE_BYTES != 0 {
-            return Err(RegionError::PoolSize { have, claimed });
-        }
-        let map = MmapOptions::new().len(bytes).map_raw_read_only(&fd).map_err(map_error(bytes))?;
-        Ok(PoolView { map })
-    }
-
-    pub fn as_ptr(&self) -> NonNull<u8> {
-        start_of(&self.map)
-    }
-
-    #[allow(clippy::len_without_is_empty, reason = "a pool is never empty")]
-    pub fn len(&self) -> usize {
-        self.map.len()
-    }
-}
-
-impl fmt::Debug for PoolView {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PoolView({:p}, {} bytes)", self.map.as_ptr(), self.len())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use kestrel_tests::fork::{fork, wait};
-    use rustix::process::Rlimit;
-
     use super::*;
 
     /// Units: 512 bytes.
-    fn blocks(memory: BorrowedFd<'_>) -> u64 {
+    pub(super) fn blocks(memory: BorrowedFd<'_>) -> u64 {
         fstat(memory).unwrap().st_blocks as u64
     }
 
@@ -459,18 +331,6 @@ mod tests {
     }
 
     #[test]
-    fn memory_beyond_the_limit_on_files_is_an_error() {
-        let made = fork(|| {
-            let limit = Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) };
-            rustix::process::setrlimit(Resource::Fsize, limit).unwrap();
-            let least = PoolMemory::create(1 << 20).is_ok();
-            let error = PoolMemory::create((1 << 20) + 1).err().map(|error| error.to_string());
-            i32::from(!(least && error.is_some_and(|error| error.contains("ulimit -f"))))
-        });
-        assert_eq!(wait(made), 0);
-    }
-
-    #[test]
     fn pages_for_which_there_is_no_memory_are_an_error() {
         let (lane, _) = LaneMemory::create().unwrap();
         // What is not mapped cannot be made either; what is not aligned is refused as by a kernel that does
@@ -480,14 +340,5 @@ mod tests {
         assert_eq!(error.errno(), Errno::NOMEM, "{error}");
         let odd = NonNull::new(lane.as_ptr().as_ptr().wrapping_add(1)).unwrap();
         populate(odd, PAGE_BYTES).unwrap();
-    }
-
-    #[test]
-    fn pages_are_made_at_once_or_left() {
-        let [made, left] = std::array::from_fn(|_| PoolMemory::create(1 << 20).unwrap());
-        assert_eq!((blocks(made.fd()), blocks(left.fd())), (0, 0));
-        left.leave_pages();
-        [&made, &left].into_iter().for_each(|pool| pool.make_pages().unwrap());
-        assert_eq!((blocks(made.fd()), blocks(left.fd())), ((1 << 20) / 512, 0));
     }
 }

@@ -6,8 +6,8 @@ use kestrel_core::{
     memory::Piece,
     transport::{PeerIndex, Transport, Windows},
     window::{
-        Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration, Registration,
-        RegistrationRequest, Request, Started, Worth,
+        Access, AtomicRequest, Found, Invitation, Lease, Loan, LoanWorth, OwnRegistration,
+        Publisher, Registration, RegistrationRequest, Request, Started, Worth,
     },
 };
 
@@ -41,6 +41,15 @@ impl<N: Transport, F: Transport> Windows for Composite<N, F> {
         permitted: Access,
     ) -> Option<Invitation> {
         comes!(&mut self, peer, it => it.admit(peer, theirs, permitted))
+    }
+
+    fn publisher(&mut self, peer: PeerIndex) -> Option<Arc<dyn Publisher>> {
+        comes!(&mut self, peer, it => it.publisher(peer))
+    }
+
+    #[inline(always)]
+    fn published(&self, peer: PeerIndex, key: u64) -> Option<Lease> {
+        leaves!(&self, peer, it => it.published(peer, key))
     }
 
     /// The far side's peers share one device. The near side's numbers are never 0.

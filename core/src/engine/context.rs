@@ -141,7 +141,7 @@ impl<T: Transport> Engine<T> {
     fn take_leases_back(&mut self) {
         let peers = 0..self.peers.len() as PeerIndex;
         let audiences: HashSet<u64> = peers.map(|peer| self.transport.audience(peer)).collect();
-        self.regions.end_leases(&audiences);
+        self.regions.end_leases(audiences);
     }
 
     /// Nobody polls a pair without contexts: who waits for more than has left by now is told by

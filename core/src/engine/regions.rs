@@ -2,7 +2,11 @@
 
 use std::{collections::HashSet, num::NonZeroU8, sync::Arc};
 
-use crate::memory_region::{MemoryRegion, MemoryRegionRegistry, access::Refusal};
+use crate::{
+    engine::permitted::Permitted,
+    memory_region::{MemoryRegion, MemoryRegionRegistry, access::Refusal},
+    window::{Access, Publisher},
+};
 
 /// Regions that are remembered: a power of two.
 const PLACES: usize = 64;
@@ -13,6 +17,8 @@ const PLACES: usize = 64;
 pub struct KnownRegions {
     registry: Arc<MemoryRegionRegistry>,
     places: Box<[Option<Arc<MemoryRegion>>; PLACES]>,
+    /// What tells peers of the domain's regions before they ask.
+    publisher: Option<Arc<dyn Publisher>>,
 }
 
 /// Where an engine remembers a region. A receive keeps that instead of the key, since it is a byte: so
@@ -29,7 +35,8 @@ fn place_of(key: u64) -> usize {
 impl KnownRegions {
     /// Nothing is known yet.
     pub fn new(registry: Arc<MemoryRegionRegistry>) -> KnownRegions {
-        KnownRegions { registry, places: Box::new([const { None }; PLACES]) }
+        let places = Box::new([const { None }; PLACES]);
+        KnownRegions { registry, places, publisher: None }
     }
 
     /// Whether keys are ours to choose, so that nobody knows one but from the application.
@@ -48,9 +55,19 @@ impl KnownRegions {
         place.as_ref().filter(|known| known.key() == key).ok_or(Refusal::Key)
     }
 
-    /// Ends what peers of `audiences` were leased of any region of the domain.
-    pub fn end_leases(&self, audiences: &HashSet<u64>) {
-        self.registry.end_leases(audiences);
+    /// Has the domain's regions told of by `publisher`, of which an engine has one, as far as it is `permitted`
+    /// by now: until leases end.
+    pub fn publish_by(&mut self, publisher: Arc<dyn Publisher>, permitted: Permitted) {
+        if self.publisher.is_none() && Access::of(permitted).is_any() {
+            self.registry.publish_by(&publisher, permitted);
+            self.publisher = Some(publisher);
+        }
+    }
+
+    /// Ends what peers of `audiences` were leased of any region of the domain, and what all are told.
+    pub fn end_leases(&mut self, mut audiences: HashSet<u64>) {
+        audiences.extend(self.publisher.take().map(|publisher| publisher.audience()));
+        self.registry.end_leases(&audiences);
     }
 
     /// Remembers the region behind `key`, if there is one.

@@ -21,8 +21,8 @@ use crate::primitive::{AtomicU64, Ordering};
 
 /// Leases that can be out on one lane at a time.
 pub const LEASES: usize = 256;
-/// Generations are below this.
-pub const GENERATIONS: u32 = 1 << 24;
+/// Generations are below this: half of all keys are of [catalogues](super::catalogue).
+pub const GENERATIONS: u32 = 1 << 23;
 
 const LENT: u64 = 1;
 const IN_USE: u64 = 2;
@@ -116,6 +116,12 @@ impl Leases {
         word == lease.word() & !LENT | IN_USE
     }
 
+    /// The lender: whether the borrower says that any access is under way.
+    pub fn are_any_in_use(&self) -> bool {
+        // L7: pairs with L2 in `give_back`.
+        self.words.iter().any(|word| word.load(Ordering::Acquire) & IN_USE != 0)
+    }
+
     /// The borrower: begins an access. False if the lease was taken back.
     #[inline(always)]
     pub fn take(&self, lease: LeaseName) -> bool {
@@ -134,7 +140,7 @@ impl Leases {
     /// who may not have waited for us to the end.
     #[inline(always)]
     pub fn give_back(&self, lease: LeaseName) -> bool {
-        // L2: pairs with L1 and L5 and L6, of whoever sees the mark gone.
+        // L2: pairs with L1, L5, L6 and L7, of whoever sees the mark gone.
         self.at(lease).fetch_sub(IN_USE, Ordering::Release) & LENT != 0
     }
 }
@@ -152,9 +158,11 @@ mod tests {
         assert!(leases.take(lease) && !leases.take(lease) && leases.is_lent(lease));
         assert!(leases.give_back(lease) && leases.take(lease));
         assert!(leases.take_back(lease) && leases.is_in_use(lease) && !leases.is_free(7));
+        assert!(leases.are_any_in_use());
         assert!(!leases.is_lent(lease));
         assert!(!leases.give_back(lease), "it was taken back");
         assert!(!leases.is_in_use(lease) && leases.is_free(7) && !leases.take(lease));
+        assert!(!leases.are_any_in_use());
         assert!(!leases.take_back(lease), "a second time changes nothing");
     }
 

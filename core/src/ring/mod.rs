@@ -3,6 +3,7 @@
 
 pub mod allowance;
 pub mod announced;
+pub mod catalogue;
 pub mod claims;
 pub mod filling;
 pub mod lane;

@@ -6,8 +6,8 @@ use super::{EVERYBODY, PeerIndex};
 use crate::{
     memory::Piece,
     window::{
-        Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration, Registration,
-        RegistrationRequest, Request, Started, Worth,
+        Access, AtomicRequest, Found, Invitation, Lease, Loan, LoanWorth, OwnRegistration,
+        Publisher, Registration, RegistrationRequest, Request, Started, Worth,
     },
 };
 
@@ -44,6 +44,18 @@ pub trait Windows {
         _theirs: Invitation,
         _permitted: Access,
     ) -> Option<Invitation> {
+        None
+    }
+
+    /// By what regions are told of to `peer`, and to all others with such a window. The first call
+    /// may make it.
+    fn publisher(&mut self, _peer: PeerIndex) -> Option<Arc<dyn Publisher>> {
+        None
+    }
+
+    /// What `peer`, to whom a window is open, tells of the region with `key`, if it does.
+    #[inline(always)]
+    fn published(&self, _peer: PeerIndex, _key: u64) -> Option<Lease> {
         None
     }
 

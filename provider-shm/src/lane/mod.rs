@@ -18,6 +18,7 @@ use std::ptr::NonNull;
 
 use kestrel_core::{
     ring::{
+        catalogue::Visit,
         claims::Claims,
         filling::Filling,
         lane::{CONTINUATION_BYTES, INLINE_WORDS, LaneControl, Line},
@@ -37,6 +38,8 @@ use crate::{chunk::offset_of, region::LaneMemory};
 
 /// Lines in a lane.
 pub const LINES: usize = 128;
+/// The sender says here what it is at in the receiver's memory. Units: bytes.
+const VISIT_OFFSET: usize = 384;
 /// The sender says here what is filled. Units: bytes.
 const FILLING_OFFSET: usize = 512;
 /// Claims of what is copied together start here: both sides write there. Units: bytes.
@@ -68,7 +71,8 @@ const CHUNK_WORD: usize = INLINE_WORDS - 1;
 // Core and the lane share the byte of flags.
 const _: () = assert!((SPILLED | CHUNKED | FILLED_IN_SIGHT) & CORE_FLAGS == 0);
 const _: () = assert!(LINES_OFFSET + LINES * size_of::<Line>() == crate::region::LANE_HEAD_BYTES);
-const _: () = assert!(size_of::<LaneControl>() <= FILLING_OFFSET);
+const _: () = assert!(size_of::<LaneControl>() <= VISIT_OFFSET);
+const _: () = assert!(VISIT_OFFSET + size_of::<Visit>() <= FILLING_OFFSET);
 const _: () = assert!(FILLING_OFFSET + size_of::<Filling>() <= CLAIMS_OFFSET);
 const _: () = assert!(CLAIMS_OFFSET + size_of::<Claims>() <= LEASES_OFFSET);
 const _: () = assert!(LEASES_OFFSET + size_of::<Leases>() <= LINES_OFFSET);
@@ -164,4 +168,10 @@ fn claims(memory: &LaneMemory) -> &Claims {
 pub(crate) fn leases(memory: &LaneMemory) -> &Leases {
     // SAFETY: as in `claims`.
     unsafe { memory.as_ptr().add(LEASES_OFFSET).cast().as_ref() }
+}
+
+/// What the sender is at of what the receiver lets all of its guests reach.
+pub(crate) fn visit(memory: &LaneMemory) -> &Visit {
+    // SAFETY: as in `claims`.
+    unsafe { memory.as_ptr().add(VISIT_OFFSET).cast().as_ref() }
 }

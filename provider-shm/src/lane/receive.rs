@@ -45,7 +45,7 @@ enum Place {
 /// The receiving end.
 pub struct ReceiveLane {
     consumer: LaneConsumer,
-    pool: PoolView,
+    pool: Arc<PoolView>,
     /// The packet that `next` measured: where its payload lies, the words in front
     /// of it, the lines that it takes.
     place: Place,
@@ -84,7 +84,7 @@ impl ReceiveLane {
         let consumer = unsafe { LaneConsumer::new(lines, LINES, control) };
         ReceiveLane {
             consumer,
-            pool,
+            pool: Arc::new(pool),
             place: Place::Inline,
             words: 0,
             lines: 0,
@@ -102,6 +102,11 @@ impl ReceiveLane {
     /// The lane's memory, for those who have to do with it beyond the lane's end.
     pub(crate) fn memory(&self) -> &Arc<LaneMemory> {
         &self.memory
+    }
+
+    /// What the sender shows us, for those who look at it beyond the lane's end.
+    pub(crate) fn pool(&self) -> &Arc<PoolView> {
+        &self.pool
     }
 
     /// Where both ends claim what they copy together.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kestrel_core::{
     memory::Piece,
     ring::{
+        catalogue::Visit,
         claims::Claims,
         filling,
         lane::{
@@ -20,7 +21,7 @@ use super::{
     CHUNK_WORD, CHUNKED, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, OwnChunks, Owner,
     RESERVED_LINES, ReceiveLane, SPILL_MAX, SPILL_PIECE, SPILLED, claims,
     given::{GIVEN_BYTES, Giver},
-    leases, lies_in_chunk, parts,
+    leases, lies_in_chunk, parts, visit,
 };
 use crate::{
     chunk::{ChunkPool, Grant, Loan, offset_of},
@@ -389,6 +390,12 @@ impl SendLane {
     #[inline(always)]
     pub fn leases(&self) -> &Leases {
         leases(self.giver.memory())
+    }
+
+    /// What we say that we are at in the receiver's memory.
+    #[inline(always)]
+    pub fn visit(&self) -> &Visit {
+        visit(self.giver.memory())
     }
 
     /// What this side has given of the lane.

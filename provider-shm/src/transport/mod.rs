@@ -19,6 +19,7 @@ use std::{
     collections::{HashMap, VecDeque},
     os::fd::{AsRawFd, RawFd},
     ptr::NonNull,
+    sync::Arc,
     time::Duration,
 };
 
@@ -38,6 +39,7 @@ use window::Long;
 
 use crate::{
     barrier,
+    catalogue::OwnCatalogue,
     chunk::ChunkPool,
     copy::Copier,
     lane::{LaneError, Means, OwnChunks, ReceiveLane, SendLane},
@@ -106,6 +108,8 @@ pub struct ShmTransport {
     events: VecDeque<(TransportEvent, Option<SendLane>)>,
     /// Lanes that are closed, and to which chunks are lent.
     closing: Vec<SendLane>,
+    /// What peers with a window may reach, if it is told of.
+    catalogue: Option<Arc<OwnCatalogue>>,
     /// Operations in windows that take more than one call.
     long: VecDeque<Long>,
     /// What was joined.
@@ -152,6 +156,7 @@ impl ShmTransport {
             next_ticket: 0,
             events: VecDeque::new(),
             closing: Vec::new(),
+            catalogue: None,
             long: VecDeque::new(),
             groups,
         }

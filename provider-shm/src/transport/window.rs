@@ -1,25 +1,33 @@
 //! Windows: reads and writes of a peer's memory by our own thread, by process_vm_readv(2) and
 //! process_vm_writev(2). The peer's processor has no part in them.
 //!
-//! A window is the permit that the peer told of ([`crate::permit`]), and what it lent is a word in
-//! our lane to it, which is marked as in use around each copy ([`kestrel_core::ring::leases`]). A
-//! copy is over when its call returns. One of more than a stretch goes on at later polls, so that
+//! A window is the permit that the peer told of ([`crate::permit`]). What the peer lent to us is a word in
+//! our lane to it, which is marked as in use around each copy ([`kestrel_core::ring::leases`]). What all may
+//! reach is in its catalogue, and around each copy another word says which of it
+//! ([`kestrel_core::ring::catalogue`]). A copy is over when its call returns. One of more than a stretch goes on at later polls, so that
 //! no call takes long, and no peer that takes its memory back waits long.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, Weak},
+};
 
 use kestrel_core::{
     memory::Piece,
-    ring::leases::LeaseName,
+    ring::{
+        catalogue::{Catalogue, EntryName, Visit},
+        leases::{LeaseName, Leases},
+    },
     transport::{PeerIndex, Transport, Windows},
     window::{
-        Access, Direction, End, Finished, Found, Invitation, Registration, RegistrationRequest,
-        Request, Started, Worth,
+        Access, Direction, End, Finished, Found, Invitation, Lease, Publisher, Registration,
+        RegistrationRequest, Request, Started, Worth,
     },
 };
 
 use super::{Peer, ShmTransport, single_copy::succeeded};
 use crate::{
+    catalogue::{OwnCatalogue, PeerCatalogue},
     cma::PeerMemory,
     guest::{Guest, permit_of},
     lane::SendLane,
@@ -46,6 +54,8 @@ pub(super) struct Window {
     memory: PeerMemory,
     /// The same as a file, if that can be had.
     file: Option<MemoryFile>,
+    /// What the peer lets us reach without asking, if it tells of any.
+    catalogue: Option<PeerCatalogue>,
     /// An operation is under way in it.
     is_busy: bool,
     /// Something went through it.
@@ -80,6 +90,47 @@ impl Window {
     }
 }
 
+/// What a copy is permitted by, as long as it lasts.
+enum Leave<'a> {
+    /// A lease of our own.
+    Lease(&'a Leases, LeaseName),
+    /// An entry that is there for all.
+    Entry(&'a Catalogue, &'a Visit, EntryName),
+}
+
+impl<'a> Leave<'a> {
+    /// Begins a copy to or from so many bytes at `remote`, unless what permits it is over, or all is.
+    #[inline]
+    fn take(
+        lane: &'a SendLane,
+        window: &'a Window,
+        request: &Request,
+        (remote, length): (u64, usize),
+    ) -> Result<Leave<'a>, Reached> {
+        let Some(name) = EntryName::from_key(request.remote_key) else {
+            let (leases, lease) = (lane.leases(), LeaseName::from_key(request.remote_key));
+            let taken = leases.take(lease).then_some(Leave::Lease(leases, lease));
+            return taken.ok_or(Reached::Ended);
+        };
+        let (catalogue, visit) = (window.catalogue.as_ref().ok_or(Reached::Ended)?, lane.visit());
+        let catalogue = catalogue.get();
+        if catalogue.visit(visit, name, (remote, length as u64), request.direction) {
+            return Ok(Leave::Entry(catalogue, visit, name));
+        }
+        // There is another permit to be had.
+        Err(if visit.is_barred() { Reached::Failed } else { Reached::Ended })
+    }
+
+    /// The copy is over. False if the peer took its memory back meanwhile: it may not have waited for us.
+    #[inline]
+    fn give_back(self) -> bool {
+        match self {
+            Leave::Lease(leases, lease) => leases.give_back(lease),
+            Leave::Entry(catalogue, visit, name) => catalogue.leave(visit, name),
+        }
+    }
+}
+
 /// An operation that takes more than one stretch.
 pub(super) struct Long {
     pub(super) peer: PeerIndex,
@@ -103,15 +154,15 @@ enum Reached {
 /// Copies the next stretch of a request.
 #[inline]
 fn reach(lane: &SendLane, window: &Window, request: &Request, from: usize) -> Reached {
-    let lease = LeaseName::from_key(request.remote_key);
-    if !lane.leases().take(lease) {
-        return Reached::Ended;
-    }
     let local = request.local.part(from, STRETCH);
     let remote = request.address.wrapping_add(from as u64);
+    let leave = match Leave::take(lane, window, request, (remote, local.len())) {
+        Ok(leave) => leave,
+        Err(over) => return over,
+    };
     let file = window.file_for(request.local.len());
     let copied = window.copy(file, request.direction, remote, local);
-    let still_lent = lane.leases().give_back(lease);
+    let still_lent = leave.give_back();
     if !succeeded(&window.memory, copied) {
         return Reached::Failed;
     }
@@ -159,9 +210,25 @@ impl Peer {
 
     /// Nobody reaches our memory any more who came by the lane that ends now, but is there still.
     pub(super) fn dismiss_guest(&mut self) {
-        if let Some(guest) = self.guest.take() {
-            guest.dismiss(self.receive.as_ref().and_then(|lane| lane.peer.share.clone()));
-        }
+        self.has_no_guest();
+        self.guest = None;
+    }
+
+    /// Whether there is none any more: who is at something still is dismissed, and not gone.
+    fn has_no_guest(&mut self) -> bool {
+        let share = || self.receive.as_ref().and_then(|lane| lane.peer.share.clone());
+        let is_gone = |guest: &Arc<Guest>| guest.dismiss(share());
+        self.guest.take_if(|guest| is_gone(guest));
+        self.guest.is_none()
+    }
+
+    /// Where the peer lists what all may reach, by the secret that it told. Its pool is that of the sender of
+    /// the lane to us, who has to be the receiver of ours.
+    fn catalogue(&self, secret: u64) -> Option<PeerCatalogue> {
+        let (send, receive) = (self.send.as_ref()?, self.receive.as_ref()?);
+        let one = send.peer.process == receive.peer.process
+            && send.peer.incarnation == receive.peer.incarnation;
+        one.then(|| PeerCatalogue::of(receive.pool(), secret)).flatten()
     }
 }
 
@@ -201,22 +268,50 @@ impl Windows for ShmTransport {
         let memory = memory.with_nonce(address, nonce);
         let file = MemoryFile::open(memory.pid(), address, nonce);
         let file = file.inspect_err(|error| tracing::info!(%error, "no file of a peer's memory"));
-        record.window = Some(Window { memory, file: file.ok(), is_busy: false, worked: false });
+        let catalogue = record.catalogue(theirs[3]);
+        let file = file.ok();
+        record.window = Some(Window { memory, file, catalogue, is_busy: false, worked: false });
         true
     }
 
     /// Gives a peer leave to reach what it will be lent: what an earlier guest had is over.
     fn admit(&mut self, peer: PeerIndex, _: Invitation, _: Access) -> Option<Invitation> {
+        let told = self.catalogue.as_ref().map(|it| (it.secret(), it.guests().clone()));
         let record = self.peer(peer);
-        record.dismiss_guest();
+        if !record.has_no_guest() {
+            // Nobody asks in the middle of a copy, and something would be kept of each who says so.
+            tracing::warn!("a peer asks for a window while it copies: it gets none");
+            return None;
+        }
         let lane = record.receive.as_ref()?;
         // Without a pidfd nobody tells us that a guest died in the middle of a copy.
         let life = lane.peer.life.clone()?;
-        let guest = Guest::admit(lane.memory().clone(), life);
+        let others = told.as_ref().map_or(Weak::new(), |(_, guests)| Arc::downgrade(guests));
+        let guest = Guest::admit(lane.memory().clone(), life, others);
         let guest = guest.inspect_err(|error| tracing::info!(%error, "no window")).ok()?;
-        let invitation = guest.invitation();
-        record.guest = Some(Arc::new(guest));
-        Some(invitation)
+        let guest = record.guest.insert(Arc::new(guest));
+        let Some((secret, guests)) = told else {
+            return Some(guest.invitation(0));
+        };
+        guests.enter(guest.clone());
+        Some(guest.invitation(secret))
+    }
+
+    fn publisher(&mut self, peer: PeerIndex) -> Option<Arc<dyn Publisher>> {
+        // As in `admit`.
+        let _reads = self.peers.get(peer as usize)?.receive.as_ref()?.peer.life.as_ref()?;
+        if self.catalogue.is_none() {
+            let made = OwnCatalogue::over(self.station.pool());
+            let made = made.inspect_err(|error| tracing::info!(%error, "no catalogue"));
+            self.catalogue = made.ok().map(Arc::new);
+        }
+        self.catalogue.clone().map(|catalogue| catalogue as _)
+    }
+
+    #[inline]
+    fn published(&self, peer: PeerIndex, key: u64) -> Option<Lease> {
+        let window = self.peers.get(peer as usize)?.window.as_ref()?;
+        window.catalogue.as_ref()?.find(key)
     }
 
     fn audience(&self, peer: PeerIndex) -> u64 {

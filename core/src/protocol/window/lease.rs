@@ -26,6 +26,24 @@ pub(crate) enum Wanted {
 }
 
 impl<T: Transport> Engine<T> {
+    /// What may be reached of the region with `key`, if `peer` has said that it may, or says so now to all.
+    /// It is asked where it has said nothing.
+    #[inline(always)]
+    pub(super) fn find_lease(&mut self, peer: PeerIndex, key: u64) -> Option<Lease> {
+        let is_open = self.transport.is_window_open(peer);
+        if is_open && let Some(lease) = self.transport.published(peer, key) {
+            return Some(lease);
+        }
+        match self.peers[peer as usize].window.leases.get(&key) {
+            Some(Some(lease)) if is_open => Some(*lease),
+            Some(None) => None,
+            _ => {
+                self.ask_for(peer, key);
+                None
+            }
+        }
+    }
+
     /// Asks `peer` for what an operation on the region with `key` needs, if there is room to.
     #[cold]
     #[inline(never)]
@@ -95,8 +113,26 @@ impl<T: Transport> Engine<T> {
         let permitted = self.setup.permitted.by_adapters(self.setup.adapter_atomics);
         let mut permitted = Access::of(permitted);
         permitted.read |= lends;
+        self.publish_regions(peer);
         let ours = self.transport.admit(peer, theirs, permitted).unwrap_or_default();
         self.answer_window(peer, Reply { kind: Kind::Admit, operation: 0, words: ours });
+    }
+
+    /// Has `peer`, and others with such a window, told of our regions, so that none has to ask: unless it
+    /// counts who reaches what, how often, or in which order.
+    fn publish_regions(&mut self, peer: PeerIndex) {
+        if self.setup.keys.is_some() || self.orders.data.is_some() || self.counts_remote() {
+            return;
+        }
+        if let Some(publisher) = self.transport.publisher(peer) {
+            self.regions.publish_by(publisher, self.setup.permitted);
+        }
+    }
+
+    /// Whether what peers do to our memory is counted.
+    fn counts_remote(&self) -> bool {
+        let counters = &self.setup.one_sided;
+        counters.remote_read.is_some() || counters.remote_write.is_some()
     }
 
     fn arrive_admission(&mut self, peer: PeerIndex, theirs: Invitation) {
@@ -122,8 +158,7 @@ impl<T: Transport> Engine<T> {
     /// What a peer may reach of a region by itself, if it may. Nobody says in which order it writes:
     /// where that counts it gets nothing, or words alone, which adapters change one by one.
     pub(crate) fn lease_of(&mut self, peer: PeerIndex, region: &MemoryRegion) -> Option<Lease> {
-        let counters = &self.setup.one_sided;
-        let counted = counters.remote_read.is_some() || counters.remote_write.is_some();
+        let counted = self.counts_remote();
         let (transport, permitted) = (&mut self.transport, self.setup.permitted);
         let who = || self.setup.who(&self.peers, peer);
         let audience = transport.audience(peer);

@@ -108,13 +108,8 @@ impl<T: Transport> Engine<T> {
         else {
             return otherwise;
         };
-        let lease = match record.window.leases.get(&simple.key) {
-            Some(Some(lease)) if self.transport.is_window_open(peer) => lease,
-            Some(None) => return otherwise,
-            _ => {
-                self.ask_for(peer, simple.key);
-                return otherwise;
-            }
+        let Some(lease) = self.find_lease(peer, simple.key) else {
+            return otherwise;
         };
         let Simple { direction, local, data, .. } = simple;
         let Some(address) = lease.locate(simple.address, local.len() as u64, direction) else {
@@ -123,6 +118,7 @@ impl<T: Transport> Engine<T> {
             return otherwise;
         };
         // W2: what left before is done, as far as order counts.
+        let record = &self.peers[peer as usize];
         if record.window.packets > 0 || record.window.alone {
             return Way::Wait;
         }
