@@ -17,7 +17,7 @@ use kestrel_core::config::{Config, TransportChoice};
 use kestrel_core::domain::DomainOptions;
 use kestrel_core::endpoint::{EndpointOptions, PostError};
 use kestrel_core::flags::Flags;
-use kestrel_core::info::{ApiVersion, Info, MemoryRegionMode, Progress};
+use kestrel_core::info::{ApiVersion, Info, MemoryRegionMode, MessageOrder, Progress};
 use kestrel_core::memory::{Piece, Pieces};
 use kestrel_core::memory_region::MemoryRegion;
 use kestrel_core::operation::{ReceivePost, SendPost};
@@ -87,6 +87,8 @@ impl FabricOptions {
             address: info.source,
             transmit_size: info.transmit.size,
             inject_size: info.transmit.inject_size,
+            // What the door asks for, too.
+            message_order: MessageOrder::SAS,
             ..EndpointOptions::default()
         };
         Ok(Setup { provider, domain, endpoint })

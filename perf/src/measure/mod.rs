@@ -29,6 +29,7 @@ pub enum Work {
     AllToAll { size: usize, messages: u64, warmup: u64, window: u64 },
     Barrier { rounds: u64, warmup: u64 },
     OneSided { verb: Verb, size: usize, operations: u64, warmup: u64, window: u64 },
+    NewRegions { verb: Verb, size: usize, operations: u64, warmup: u64 },
 }
 
 /// What rank 0 learns.
@@ -72,7 +73,7 @@ pub fn run<P: Port>(work: &Work, rank: Rank<'_, P>) -> Result<Sample, MeasureErr
         | Work::AllToAll { size, .. }
         | Work::Matching(matching::Deep { size, .. }) => *size,
         // An atomic compares with what lies behind its operand.
-        Work::OneSided { size, .. } => *size * 2,
+        Work::OneSided { size, .. } | Work::NewRegions { size, .. } => *size * 2,
         Work::Barrier { .. } => 0,
     };
     let pump = &mut Pump::new(rank, size);
@@ -96,6 +97,9 @@ pub fn run<P: Port>(work: &Work, rank: Rank<'_, P>) -> Result<Sample, MeasureErr
         }
         Work::OneSided { verb, size, operations, warmup, window } => {
             one_sided::reach(pump, verb, size, operations, warmup, window)
+        }
+        Work::NewRegions { verb, size, operations, warmup } => {
+            one_sided::reach_new(pump, verb, size, operations, warmup)
         }
         Work::Barrier { rounds, warmup } => pairs::barrier(pump, rounds, warmup),
     }?;

@@ -10,7 +10,7 @@ use crate::report::{Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::{self, Spread, median};
 use crate::units;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const SAMPLES: usize = 9;
 /// What one sample takes at most, roughly, where a single operation does not take longer.
@@ -19,6 +19,10 @@ const SAMPLE_NS_MAX: f64 = 1e8;
 const OPERATIONS_FIRST: u64 = 4;
 const BOUNCES: u64 = 3_000;
 const WINDOW: u64 = 16;
+/// How long the owner of a new region computes before it polls.
+const COMPUTES: Duration = Duration::from_micros(100);
+/// Operations of a sample with such regions.
+const NEW_REGIONS: u64 = 50;
 /// Bytes of a 64-bit atomic.
 const WORD: usize = 8;
 
@@ -81,6 +85,40 @@ fn run<P: Port>(
     pump.await_sent()
 }
 
+/// Both ranks: rank 1 registers its memory anew for each operation, and computes. What counts is the time
+/// from when rank 0 knows of the region until the operation is complete.
+pub fn reach_new<P: Port>(
+    pump: &mut Pump<'_, P>,
+    verb: Verb,
+    size: usize,
+    operations: u64,
+    warmup: u64,
+) -> Result<Sample, MeasureError> {
+    pump.doing("one-sided operations on new regions");
+    let start = Instant::now();
+    if pump.rank() > 0 {
+        for _ in 0..warmup + operations {
+            pump.serve_behind(size, COMPUTES)?;
+        }
+        let ns = start.elapsed().as_nanos() as f64 / operations as f64;
+        return Ok(Sample { ns, spread: None });
+    }
+    let own = pump.register_own(verb, size)?;
+    let mut histogram = statistics::histogram();
+    for operation in 0..warmup + operations {
+        let grant = pump.await_grant(1)?;
+        run(pump, Reach { verb, grant, size }, 1, 1, |ticks| {
+            if operation >= warmup {
+                histogram.saturating_record(ticks);
+            }
+        })?;
+        pump.signal(1)?;
+    }
+    pump.hide(own)?;
+    let spread = Spread::of(&histogram, clock::ns_per_tick());
+    Ok(Sample { ns: spread.p50_ns, spread: Some(spread) })
+}
+
 /// So many operations, with the warm-up that fits them if nobody says.
 pub fn work(session: &Session, verb: Verb, size: usize, operations: u64, window: u64) -> Work {
     let warmup = session.options.warmup(operations / 10 + window.min(operations));
@@ -94,7 +132,8 @@ pub fn rma(session: &mut Session) -> Result<Section, SessionError> {
     let latencies = session.options.sizes_with_bytes(&[8, 64, 256, 1024, 4096, 65536, 1 << 20]);
     let streams =
         session.options.sizes_with_bytes(&[8, 1024, 4096, 16384, 65536, 262_144, 1 << 20, 4 << 20]);
-    session.bar.begin("rma", 2 * (latencies.len() + streams.len()) as u64);
+    let new = session.options.sizes_with_bytes(&[4096, 65536, 1 << 20]);
+    session.bar.begin("rma", 2 * (latencies.len() + streams.len() + new.len()) as u64);
     for verb in [Verb::Write, Verb::Read] {
         for &size in &latencies {
             let row = latency(session, verb, size)?;
@@ -105,6 +144,13 @@ pub fn rma(session: &mut Session) -> Result<Section, SessionError> {
     for verb in [Verb::Write, Verb::Read] {
         for &size in &streams {
             let row = stream(session, verb, size)?;
+            section.rows.push(row);
+            session.bar.advance(1);
+        }
+    }
+    for verb in [Verb::Write, Verb::Read] {
+        for &size in &new {
+            let row = new_regions(session, verb, size)?;
             section.rows.push(row);
             session.bar.advance(1);
         }
@@ -170,6 +216,29 @@ fn latency(session: &mut Session, verb: Verb, size: usize) -> Result<Row, Sessio
         ratio: small.then_some(ns / floor),
         note: if small { "floor: two bounces".to_owned() } else { String::new() },
         ..Row::new(&format!("{}, one at a time", verb.name()), &units::bytes(size as u64))
+    })
+}
+
+/// The first operation on each region, one at a time.
+fn new_regions(session: &mut Session, verb: Verb, size: usize) -> Result<Row, SessionError> {
+    let operations = session.options.iterations(NEW_REGIONS);
+    let warmup = session.options.warmup(operations / 10);
+    let work = Work::NewRegions { verb, size, operations, warmup };
+    let (mut ours, mut spread, began) = (Vec::new(), None, Instant::now());
+    for _ in 0..SAMPLES {
+        let sample = session.work(&work)?;
+        ours.push(sample.ns);
+        spread = sample.spread;
+        if session.is_enough(ours.len(), began) {
+            break;
+        }
+    }
+    Ok(Row {
+        size: Some(size as u64),
+        ns: Some(median(&ours)),
+        spread,
+        note: format!("its owner computes for {} us", COMPUTES.as_micros()),
+        ..Row::new(&format!("{} of a new region", verb.name()), &units::bytes(size as u64))
     })
 }
 

@@ -6,7 +6,7 @@ use crate::buffer::Buffer;
 use crate::port::{Grant, Local, Outcome, Port, Verb};
 use crate::stall::{STALL_MAX, Stall};
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The contexts of operations: what to count when they complete.
 const SENT: u64 = 1;
@@ -297,6 +297,11 @@ impl<'a, P: Port> Pump<'a, P> {
     /// Lets rank 0 reach the first `size` bytes of the incoming buffer until it
     /// signals, and polls meanwhile.
     pub fn serve(&mut self, size: usize) -> Result<(), MeasureError> {
+        self.serve_behind(size, Duration::ZERO)
+    }
+
+    /// The same, but polls only when so much time has passed.
+    pub fn serve_behind(&mut self, size: usize, computes: Duration) -> Result<(), MeasureError> {
         // SAFETY: the incoming buffer holds `size` bytes (`new`), and is not
         // replaced before `hide`.
         let (region, grant) = unsafe { self.at.side.expose(self.at.incoming.at_mut(0), size)? };
@@ -305,6 +310,10 @@ impl<'a, P: Port> Pump<'a, P> {
         unsafe { place.cast::<[u8; Grant::BYTES]>().write(grant.to_bytes()) };
         self.send(0, Grant::BYTES, TAG_PHASE)?;
         self.await_sent()?;
+        let begun = Instant::now();
+        while begun.elapsed() < computes {
+            std::hint::spin_loop();
+        }
         let usual = std::mem::replace(&mut self.stall, Stall::of(SERVE_MAX));
         let signalled = self.await_signal(0);
         self.stall = usual;

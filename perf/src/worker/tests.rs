@@ -66,7 +66,7 @@ type Case = (&'static str, fn(u64) -> Work, u64);
 #[test]
 fn a_warmup_is_done_by_every_workload() {
     let mut ranks = Ranks::open();
-    let works: [Case; 8] = [
+    let works: [Case; 9] = [
         // A round trip is two messages.
         ("ping-pong", |warmup| ping_pong(8, warmup, false), 2),
         ("one way", |warmup| one_way(8, warmup, false), 1),
@@ -84,6 +84,8 @@ fn a_warmup_is_done_by_every_workload() {
         ("barrier", |warmup| Work::Barrier { rounds: 5, warmup }, 2),
         ("write", |warmup| one_sided(Verb::Write, warmup), 1),
         ("fetch-add", |warmup| one_sided(Verb::FetchAdd, warmup), 1),
+        // Each is granted, and has an end.
+        ("new regions", new_regions, 3),
     ];
     for (name, work, a_warmup) in works {
         let (without, _) = ranks.sent_for(work(0));
@@ -102,6 +104,10 @@ fn one_way(size: usize, warmup: u64, touch: bool) -> Work {
 
 fn one_sided(verb: Verb, warmup: u64) -> Work {
     Work::OneSided { verb, size: 8, operations: 20, warmup, window: 4 }
+}
+
+fn new_regions(warmup: u64) -> Work {
+    Work::NewRegions { verb: Verb::Write, size: 8, operations: 20, warmup }
 }
 
 /// Handshakes have no bytes.
