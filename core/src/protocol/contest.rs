@@ -12,6 +12,11 @@
 //! whether that is still so. Programs that send a few hundred messages of a length would pay for
 //! every trial otherwise.
 //!
+//! A target that computes serves packets late, at any moment, and it may be long until the next
+//! comparison. So where packets won, single one-sided operations are watched meanwhile: several in a row
+//! that take many times as long as they did have the manners compared at once. Where that is in vain,
+//! as among processes that share a core, it is done less and less.
+//!
 //! What counts is the time of service: from the start of an operation, or from the end of the one
 //! before it to the same peer, whichever is later, until the peer has all of it. So what a message
 //! of a stream waits behind others is not counted.
@@ -32,6 +37,13 @@ const VALID_MAX: u32 = 32_768;
 /// For how many operations the first decision holds, which is made while buffers have no pages yet and
 /// caches are cold: it is often wrong.
 const VALID_FIRST: u32 = 64;
+/// Of those that go as packets by a decision one of so many is watched: a prime, since programs go round
+/// their peers.
+const WATCHED: u32 = 17;
+/// So many that were watched, one after the other, have taken so many times as long as the decision says:
+/// it holds no more.
+const SURPRISES: u32 = 3;
+const SURPRISING: u64 = 8;
 /// The shortest operations that are told apart by length: the logarithm of their bytes.
 const SHORTEST: u32 = 11;
 /// Lengths that are told apart, each twice the one before. The last has all that are longer.
@@ -54,6 +66,8 @@ pub struct Run {
     manner: Manner,
     started: Instant,
     streams: bool,
+    /// Whether it goes by a decision.
+    watched: bool,
 }
 
 /// What has been found out about operations of one kind.
@@ -113,6 +127,20 @@ struct Trial {
     warm: bool,
     /// Which manners take part by one operation, unless that shows that they do not belong here.
     outsiders: [bool; MANNERS.len()],
+    watch: Watch,
+}
+
+/// What is seen of operations by a decision.
+#[derive(Clone, Copy, Debug)]
+struct Watch {
+    /// What one took when it was decided. Units: picoseconds a byte.
+    took: u64,
+    /// How many have surprised, one after the other.
+    surprises: u32,
+    /// Whether they have ended the last decision.
+    ended: bool,
+    /// For how many operations they cannot end one.
+    patience: u32,
 }
 
 impl Trial {
@@ -127,6 +155,7 @@ impl Trial {
         last: (Manner::Direct, 0),
         warm: false,
         outsiders: [false; MANNERS.len()],
+        watch: Watch { took: 0, surprises: 0, ended: false, patience: WATCHED },
     };
 
     /// Whether nothing is known, and nothing was begun.
@@ -218,8 +247,25 @@ impl Trial {
             _ => VALID_MIN,
         };
         let outsiders = took.map(|each| is_far(each, took[winner as usize]));
-        *self = Trial { left, last: (winner, left), outsiders, ..Trial::NEW };
+        let patience = match self.watch.ended {
+            _ if before != winner => WATCHED,
+            true => (2 * self.watch.patience).min(VALID_MAX / 2),
+            false => (self.watch.patience / 2).max(WATCHED),
+        };
+        let watch = Watch { took: took[winner as usize], patience, ..Trial::NEW.watch };
+        *self = Trial { left, last: (winner, left), outsiders, watch, ..Trial::NEW };
         took
+    }
+
+    /// An operation by the last decision took so long.
+    fn see(&mut self, each: u64) {
+        let surprises = each > self.watch.took.saturating_mul(SURPRISING);
+        self.watch.surprises = if surprises { self.watch.surprises + 1 } else { 0 };
+        let held = self.last.1 - self.left;
+        if self.watch.surprises >= SURPRISES && held >= self.watch.patience {
+            (self.left, self.watch.ended) = (0, true);
+            self.outsiders = [false; MANNERS.len()];
+        }
     }
 }
 
@@ -236,12 +282,32 @@ impl Contest {
     /// How an operation of `total` bytes should go; and its time, if that is wanted at its end.
     #[inline]
     pub(crate) fn choose(&mut self, total: usize, streams: bool) -> (Manner, Option<Run>) {
+        self.choose_or_watch(total, streams, false)
+    }
+
+    /// The same of one whose end says that its peer has it, whichever way it goes.
+    #[inline]
+    pub(crate) fn choose_watched(&mut self, total: usize, streams: bool) -> (Manner, Option<Run>) {
+        // What one of a stream waits behind is known if all are timed.
+        self.choose_or_watch(total, streams, !streams)
+    }
+
+    #[inline(always)]
+    fn choose_or_watch(
+        &mut self,
+        total: usize,
+        streams: bool,
+        watches: bool,
+    ) -> (Manner, Option<Run>) {
         let trial = &mut self.lengths[usize::from(streams)][length_of(total)];
-        if trial.left > 0 {
-            trial.left -= 1;
-            return (trial.last.0, None);
+        let run = |manner, watched| Run { manner, started: Instant::now(), streams, watched };
+        if trial.left == 0 {
+            return (trial.next, Some(run(trial.next, false)));
         }
-        (trial.next, Some(Run { manner: trial.next, started: Instant::now(), streams }))
+        trial.left -= 1;
+        let manner = trial.last.0;
+        let watched = watches && manner == Manner::Packets && trial.left.is_multiple_of(WATCHED);
+        (manner, watched.then(|| run(manner, true)))
     }
 
     /// Whether how an operation of `total` bytes goes is settled, and `suits`. If so, it goes.
@@ -267,14 +333,17 @@ impl Contest {
     }
 
     fn note(&mut self, total: usize, run: Run, nanoseconds: u64) {
-        let Run { manner, streams, .. } = run;
+        let Run { manner, streams, watched, .. } = run;
         let lengths = &mut self.lengths[usize::from(streams)];
         let trial = &mut lengths[length_of(total)];
-        if trial.left > 0 {
-            return;
+        let each = nanoseconds.saturating_mul(1000) / total as u64;
+        match (trial.left > 0, watched) {
+            (true, true) => return trial.see(each),
+            // It began before the decision, or by the one before this trial.
+            (true, false) | (false, true) => return,
+            (false, false) => {}
         }
         let round = (ROUND_BYTES / total as u64).clamp(1, ROUND);
-        let each = nanoseconds.saturating_mul(1000) / total as u64;
         if let Some(took) = trial.note(manner, each, round, streams) {
             let (kind, choice, outsiders) = (self.kind, trial.last.0, trial.outsiders);
             tracing::debug!(kind, bytes = total, streams, ?took, ?choice, "ps a byte");
@@ -293,127 +362,4 @@ fn length_of(total: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TOTAL: usize = 1000;
-
-    /// What each manner takes. Units: picoseconds a byte.
-    type Costs = [u64; MANNERS.len()];
-
-    /// Plays `count` operations, of which `batch` end at once; how many went each manner.
-    fn play(contest: &mut Contest, count: usize, batch: usize, costs: Costs) -> Costs {
-        play_at(contest, TOTAL, count, batch, costs)
-    }
-
-    /// Plays `count` operations of `total` bytes, of which `batch` end at once; how many went each
-    /// manner.
-    fn play_at(
-        contest: &mut Contest,
-        total: usize,
-        count: usize,
-        batch: usize,
-        costs: Costs,
-    ) -> Costs {
-        let mut went = Costs::default();
-        let mut left = count;
-        while left > 0 {
-            let started: Vec<_> = (0..batch).map(|_| contest.choose(total, batch > 1)).collect();
-            left = left.saturating_sub(batch);
-            started.iter().for_each(|(manner, _)| went[*manner as usize] += 1);
-            // They are served one after the other, and all of them are heard of with the last.
-            let mut took = started.iter().map(|(manner, _)| costs[*manner as usize]).sum::<u64>();
-            took *= (total / TOTAL) as u64;
-            for run in started.into_iter().filter_map(|(_, run)| run) {
-                contest.note(total, run, std::mem::take(&mut took));
-            }
-        }
-        went
-    }
-
-    fn new() -> Contest {
-        Contest::new("tests")
-    }
-
-    #[test]
-    fn the_fastest_manner_is_taken() {
-        for batch in [1, 3, 16, 64] {
-            for costs in [[50, 100], [100, 50], [200, 50]] {
-                let went = play(&mut new(), 100_000, batch, costs);
-                let fastest = costs.iter().position(|&cost| cost == 50).unwrap();
-                assert!((92_000..100_000).contains(&went[fastest]), "{batch}, {costs:?}: {went:?}");
-                assert!(went.iter().all(|&count| count > 0), "{batch}, {costs:?}: {went:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_draw_is_direct() {
-        assert!(play(&mut new(), 100_000, 1, [100, 98])[0] > 98_000);
-    }
-
-    #[test]
-    fn what_changes_is_noticed() {
-        let mut contest = new();
-        play(&mut contest, 100_000, 1, [100, 50]);
-        play(&mut contest, 2 * VALID_MAX as usize, 1, [50, 100]);
-        assert_eq!(play(&mut contest, 100, 1, [50, 100]), [100, 0]);
-    }
-
-    #[test]
-    fn outsiders_are_tried_once() {
-        let mut contest = new();
-        // Three rounds, and then as much of each trial as tells that one is over.
-        let went = play(&mut contest, 100_000, 1, [100, 50]);
-        assert!((27..27 + 3 * 11).contains(&went[0]), "{went:?}");
-        // Nor are they tried where nothing is known but of other lengths.
-        let went = play_at(&mut contest, 16 * TOTAL, 50, 1, [100, 50]);
-        assert_eq!(went[0], 3);
-        // Unless they are none there.
-        let went = play_at(&mut contest, 256 * TOTAL, 200, 1, [40, 50]);
-        assert!(went[0] > 100, "{went:?}");
-    }
-
-    #[test]
-    fn one_that_waited_does_not_decide() {
-        let (mut trial, took) = (Trial::NEW, [100, 50]);
-        let decided = (0..100).find_map(|at| {
-            // The first two rounds have one each.
-            let each = if at == 5 || at == 12 { 1_000_000 } else { took[trial.next as usize] };
-            trial.note(trial.next, each, ROUND, true)
-        });
-        assert_eq!(decided, Some(took));
-    }
-
-    #[test]
-    fn a_peer_that_shares_its_core_does_not_decide() {
-        let (mut trial, took) = (Trial::NEW, [50, 100]);
-        let decided = (0..100).find_map(|at| {
-            // It answers at once when it runs, and that is seldom; the slower manner is luckier.
-            let waits = if trial.next == MANNERS[0] { at % 4 > 0 } else { at % 2 > 0 };
-            let each = took[trial.next as usize] + if waits { 10_000 } else { 0 };
-            trial.note(trial.next, each, ROUND, false)
-        });
-        assert_eq!(decided, Some(took));
-    }
-
-    #[test]
-    fn those_that_are_lost_are_not_waited_for() {
-        let mut contest = new();
-        for _ in 0..1000 {
-            contest.choose(TOTAL, false);
-        }
-        assert!(play(&mut contest, 10_000, 1, [100, 50])[1] > 9000);
-    }
-
-    #[test]
-    fn lengths_do_not_touch_each_other() {
-        let mut contest = new();
-        play(&mut contest, 10_000, 1, [100, 50]);
-        assert_eq!(contest.choose(TOTAL, false).0, Manner::Packets);
-        assert_eq!(contest.choose(TOTAL * 16, false).0, Manner::Direct);
-        assert_eq!(contest.choose(TOTAL, true).0, Manner::Direct);
-        let all = [1, 2047, 2048, 4096, 5000, 8 << 20, 1 << 40].map(length_of);
-        assert_eq!(all, [0, 0, 0, 1, 1, 12, 12]);
-    }
-}
+mod tests;

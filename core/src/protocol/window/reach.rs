@@ -128,7 +128,7 @@ impl<T: Transport> Engine<T> {
         let mut run = None;
         if worth.contested {
             let contest = self.contests.of(direction == Direction::Read);
-            let (manner, timed) = contest.choose(local.len(), streams);
+            let (manner, timed) = contest.choose_watched(local.len(), streams);
             if manner != Manner::Direct {
                 self.remotes[index].run = timed;
                 return otherwise;
