@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use kestrel_core::{
     config::CmaPolicy,
-    domain::Sharing,
+    domain::{DomainOptions, Sharing},
     info::{MemoryRegionMode, MessageOrder},
     memory_region::MemoryRegion,
     one_sided::RemoteSegment,
@@ -13,6 +13,7 @@ use kestrel_shm::{ShmOptions, ShmProvider};
 
 use crate::{
     bed::{Bed, Memory, World},
+    node::{self, NodeOptions},
     one_sided::{Rma, options, segment},
     scale::PATIENCE,
 };
@@ -24,6 +25,13 @@ pub const SHORT: usize = LENGTHS[0];
 /// One-sided operations need no target.
 pub fn alone() -> ShmOptions {
     ShmOptions { cma: CmaPolicy::On, ..ShmOptions::default() }
+}
+
+/// An endpoint of a process of its own, whose regions have keys and addresses that are asked for.
+pub fn lone_node() -> node::Node {
+    let domain =
+        DomainOptions { memory_region_mode: MemoryRegionMode::empty(), ..DomainOptions::default() };
+    node::Node::with(&NodeOptions { domain, ..NodeOptions::with_cma(CmaPolicy::On) })
 }
 
 /// Node 0 reaches regions of node 1's.

@@ -5,23 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kestrel_core::{
     completion_counter::CompletionCounter,
-    config::CmaPolicy,
-    domain::DomainOptions,
     error::Errno,
     flags::Flags,
-    info::MemoryRegionMode,
-    memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
-    one_sided::{RemoteSegment, RmaPost},
+    memory_region::MemoryRegion,
+    one_sided::RemoteSegment,
     ring::catalogue::{Catalogue, ENTRIES},
 };
 use kestrel_tests::{
     bed::{Memory, pattern, same},
-    node::{Done, Node, NodeOptions, Wait},
-    one_sided::{BOTH, expose, expose_as, expose_ranges, segment},
+    node::{Done, Node, Wait},
+    one_sided::{BOTH, Rma, expose, expose_as, expose_in, expose_ranges, segment},
     process::{Peer, child_role, listen_to_parent, say},
     random::Random,
     scale::{PATIENCE, scaled},
-    shm_reach::{LENGTHS, SHORT, ShmReach},
+    shm_reach::{LENGTHS, SHORT, ShmReach, lone_node},
 };
 
 /// Two nodes with a window between them.
@@ -138,27 +135,13 @@ fn regions_may_outnumber_the_entries() {
 const LENGTH: usize = 64 << 10;
 const KEY: u64 = 4;
 
-fn node() -> Node {
-    let domain =
-        DomainOptions { memory_region_mode: MemoryRegionMode::empty(), ..DomainOptions::default() };
-    Node::with(&NodeOptions { domain, ..NodeOptions::with_cma(CmaPolicy::On) })
-}
-
 #[test]
 fn child() {
     let Some(role) = child_role() else { return };
     let orders = listen_to_parent();
-    let node = node();
+    let node = lone_node();
     let memory = Memory::from(vec![7; LENGTH]);
-    let piece = memory.piece();
-    let attributes = MemoryRegionAttributes {
-        ranges: &[MemoryRange { address: piece.as_ptr() as u64, len: LENGTH as u64 }],
-        access: BOTH,
-        requested_key: KEY,
-        ..Default::default()
-    };
-    // SAFETY: the memory lives as long as this process.
-    let _region = unsafe { node.domain.register_memory(&attributes) }.unwrap();
+    let _region = expose_in(&node.domain, &[memory.piece()], BOTH, KEY, Flags::empty()).unwrap();
     say(&node.address().socket_addr().to_string());
     let mut lies = None;
     while orders.try_recv().is_err() {
@@ -237,19 +220,11 @@ fn catalogue() -> Option<&'static [AtomicU64]> {
 #[track_caller]
 fn copy(node: &Node, to: u64, memory: &Memory, writes: bool) -> Done {
     let segments = [RemoteSegment { address: 0, length: LENGTH as u64, key: KEY }];
-    let post = || RmaPost {
-        pieces: memory.all(),
-        to,
-        segments: &segments,
-        data: 0,
-        context: 1,
-        flags: Flags::COMPLETION,
-        region: None,
-        attachment: None,
-    };
+    let (pieces, flags) = (memory.all(), Flags::COMPLETION);
+    let post = Rma { pieces, segments: &segments, flags, ..Rma::default() }.post(to);
     match writes {
-        true => node.endpoint.post_write(post()).unwrap(),
-        false => node.endpoint.post_read(post()).unwrap(),
+        true => node.endpoint.post_write(post).unwrap(),
+        false => node.endpoint.post_read(post).unwrap(),
     }
     node.within(PATIENCE, Wait::Polling).expect("an operation ends")
 }
@@ -258,7 +233,7 @@ fn copy(node: &Node, to: u64, memory: &Memory, writes: bool) -> Done {
 #[test]
 fn lies_of_a_catalogue_harm_nobody_else() {
     let mut peers = ["liar", "honest"].map(Peer::start);
-    let node = node();
+    let node = lone_node();
     let [liar, honest] = peers.each_mut().map(|peer| node.insert_text(&peer.hear()));
     let memory = Memory::zeroed(LENGTH);
     let mut deceived = 0;

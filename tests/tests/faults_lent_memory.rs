@@ -8,21 +8,17 @@ use std::{
 };
 
 use kestrel_core::{
-    config::CmaPolicy,
-    domain::DomainOptions,
-    flags::Flags,
-    info::MemoryRegionMode,
-    memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
-    one_sided::{RemoteSegment, RmaPost},
+    flags::Flags, memory::Pieces, memory_region::MemoryRegion, one_sided::RemoteSegment,
 };
 use kestrel_tests::{
     bed::{Memory, same},
     fork,
-    node::{Done, Node, NodeOptions, Wait},
-    one_sided::BOTH,
+    node::{Done, Node, Wait},
+    one_sided::{BOTH, Rma, expose_in},
     process::{Peer, child_role, eventually, forbid_call, listen_to_parent, say},
     random::Random,
     scale::{PATIENCE, scaled},
+    shm_reach::lone_node,
 };
 
 const KEY: u64 = 12;
@@ -33,12 +29,6 @@ const LENGTHS: [usize; 4] = [4096, LENGTH, 64 << 10, 1 << 20];
 /// What the peer writes, and what nobody does.
 const WRITTEN: u8 = 7;
 const OURS: u8 = 0xee;
-
-fn node() -> Node {
-    let domain =
-        DomainOptions { memory_region_mode: MemoryRegionMode::empty(), ..DomainOptions::default() };
-    Node::with(&NodeOptions { domain, ..NodeOptions::with_cma(CmaPolicy::On) })
-}
 
 #[test]
 fn child() {
@@ -63,7 +53,7 @@ struct Writer {
 
 impl Writer {
     fn to(address: &str) -> Writer {
-        let node = node();
+        let node = lone_node();
         let to = node.insert_text(address);
         say("ready");
         Writer { node, to, source: Memory::from(vec![WRITTEN; LENGTH]) }
@@ -72,17 +62,13 @@ impl Writer {
     /// What becomes of a write of that many bytes.
     fn write(&self, length: usize) -> Done {
         let segments = [RemoteSegment { address: 0, length: length as u64, key: KEY }];
-        let post = RmaPost {
-            pieces: kestrel_core::memory::Pieces::One(self.source.piece().part(0, length)),
-            to: self.to,
+        let rma = Rma {
+            pieces: Pieces::One(self.source.piece().part(0, length)),
             segments: &segments,
-            data: 0,
-            context: 1,
             flags: Flags::COMPLETION,
-            region: None,
-            attachment: None,
+            ..Rma::default()
         };
-        self.node.endpoint.post_write(post).unwrap();
+        self.node.endpoint.post_write(rma.post(self.to)).unwrap();
         self.node.within(PATIENCE, Wait::Polling).expect("a write ends")
     }
 }
@@ -115,7 +101,7 @@ struct Target {
 
 impl Target {
     fn of(role: impl FnOnce(&Node) -> String) -> Target {
-        let node = node();
+        let node = lone_node();
         let mut peer = Peer::start(&role(&node));
         assert_eq!(peer.hear(), "ready");
         Target { node, memory: Memory::zeroed(LENGTH), peer }
@@ -126,15 +112,7 @@ impl Target {
     }
 
     fn expose(&self) -> Arc<MemoryRegion> {
-        let piece = self.memory.piece();
-        let attributes = MemoryRegionAttributes {
-            ranges: &[MemoryRange { address: piece.as_ptr() as u64, len: piece.len() as u64 }],
-            access: BOTH,
-            requested_key: KEY,
-            ..Default::default()
-        };
-        // SAFETY: the memory lives as long as the target, which closes the region before.
-        unsafe { self.node.domain.register_memory(&attributes) }.unwrap()
+        expose_in(&self.node.domain, &[self.memory.piece()], BOTH, KEY, Flags::empty()).unwrap()
     }
 
     fn poll(&self, duration: Duration) {
