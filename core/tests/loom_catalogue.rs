@@ -46,6 +46,19 @@ impl House {
         }
     }
 
+    /// The same twice.
+    fn reach_twice(&self, name: EntryName, address: u64) {
+        self.reach(name, address);
+        self.reach(name, address);
+    }
+
+    /// The owner waits for the guest.
+    fn see_off(&self, name: EntryName) {
+        while self.visit.is_at(name) {
+            thread::yield_now();
+        }
+    }
+
     /// The guest's copy of what it finds, which is whole.
     fn reach_found(&self) {
         if let Some(found) = self.catalogue.find(1) {
@@ -81,14 +94,9 @@ fn who_struck_an_entry_out_has_the_memory_to_himself() {
     explore("catalogue", 3, || {
         let house = Arc::new(House::default());
         let name = house.list(8);
-        let guest = visitor(&house, move |house| {
-            house.reach(name, 8);
-            house.reach(name, 8);
-        });
+        let guest = visitor(&house, move |house| house.reach_twice(name, 8));
         house.catalogue.strike(name);
-        while house.visit.is_at(name) {
-            thread::yield_now();
-        }
+        house.see_off(name);
         let then = house.reuse();
         guest.join().unwrap();
         assert!((100..=102).contains(&then));
@@ -103,14 +111,11 @@ fn what_is_found_is_one_or_the_other() {
         let house = Arc::new(House::default());
         let first = house.list(8);
         let guest = visitor(&house, House::reach_found);
-        let mut name = first;
-        for next in [Some(16), None] {
-            house.catalogue.strike(name);
-            while house.visit.is_at(name) {
-                thread::yield_now();
-            }
-            name = next.map_or(name, |address| house.list(address));
-        }
+        house.catalogue.strike(first);
+        house.see_off(first);
+        let second = house.list(16);
+        house.catalogue.strike(second);
+        house.see_off(second);
         let then = house.reuse();
         guest.join().unwrap();
         assert_eq!(house.value(), then, "nothing landed later");
@@ -145,14 +150,9 @@ fn who_is_barred_reaches_nothing_more() {
     explore("catalogue", 3, || {
         let house = Arc::new(House::default());
         let name = house.list(8);
-        let guest = visitor(&house, move |house| {
-            house.reach(name, 8);
-            house.reach(name, 8);
-        });
+        let guest = visitor(&house, move |house| house.reach_twice(name, 8));
         if house.visit.bar() {
-            while house.visit.is_at(name) {
-                thread::yield_now();
-            }
+            house.see_off(name);
         }
         let then = house.reuse();
         guest.join().unwrap();

@@ -14,8 +14,7 @@ use std::{
 };
 
 use kestrel_core::{
-    error::Cause,
-    error::Errno,
+    error::{Cause, Errno},
     fork_guard,
     ring::catalogue::{Catalogue, EntryName},
     window::{Lease, Publisher, Registration},
@@ -54,14 +53,14 @@ fn offset_in(bytes: usize) -> Option<usize> {
     bytes.checked_sub(BYTES).filter(|offset| offset.is_multiple_of(align_of::<Catalogue>()))
 }
 
-/// Our own pool, and where it lies there.
-struct Entries(PoolMemory, usize);
+/// In our own pool, behind the chunks.
+struct Entries(PoolMemory);
 
 impl Entries {
     fn get(&self) -> &Catalogue {
         // SAFETY: `OwnCatalogue::over` has looked that it lies within the mapping, which lives as long as
         // `self`, aligned. It is atomics alone, so that peers may read it at any time.
-        unsafe { self.0.as_ptr().add(self.1).cast().as_ref() }
+        unsafe { self.0.as_ptr().add(self.0.chunk_bytes()).cast().as_ref() }
     }
 }
 
@@ -87,13 +86,13 @@ impl OwnCatalogue {
             let reason = "peers could write it: F_SEAL_FUTURE_WRITE is unknown before Linux 5.1";
             return Err(Cause { errno: Errno::NOSYS, reason: reason.to_owned() });
         }
-        let offset = offset_in(pool.len()).filter(|&offset| offset == pool.chunk_bytes());
-        let offset = offset.expect("the pool was made with a catalogue");
+        let offset = pool.chunk_bytes();
+        assert_eq!(offset_in(pool.len()), Some(offset), "the pool was made with a catalogue");
         // SAFETY: within the mapping, as was just looked.
         populate(unsafe { pool.as_ptr().add(offset) }, BYTES).map_err(|error| Cause::of(&error))?;
         let random = random_u64().map_err(|error| Cause::of(&error))?;
         Ok(OwnCatalogue {
-            entries: Arc::new(Entries(pool.clone(), offset)),
+            entries: Arc::new(Entries(pool.clone())),
             guests: Arc::default(),
             secret: Secret(NonZeroU64::new(random).unwrap_or(NonZeroU64::MIN)),
             writing: Mutex::default(),

@@ -3,9 +3,8 @@
 //! It is registered when a peer asks, or gets a message that lies in it, with the access that the region
 //! has: once for all peers that share a registration, which are those of one device, or for a peer
 //! alone. Where peers can be told of regions before they ask ([`Publisher`]), it is told of when it is
-//! registered with the domain. And it is registered for
-//! our own operations, when the first long one says that its buffer lies in it. When the region is
-//! closed all of that ends, before the close returns. A region whose use is counted is not
+//! registered with the domain. And it is registered for our own operations, when the first long one says
+//! that its buffer lies in it. When the region is closed all of that ends, before the close returns. A region whose use is counted is not
 //! registered: an adapter counts nothing. Nor does a device get one whose pages may change.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

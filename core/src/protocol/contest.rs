@@ -337,11 +337,12 @@ impl Contest {
         let lengths = &mut self.lengths[usize::from(streams)];
         let trial = &mut lengths[length_of(total)];
         let each = nanoseconds.saturating_mul(1000) / total as u64;
-        match (trial.left > 0, watched) {
-            (true, true) => return trial.see(each),
+        if watched != (trial.left > 0) {
             // It began before the decision, or by the one before this trial.
-            (true, false) | (false, true) => return,
-            (false, false) => {}
+            return;
+        }
+        if watched {
+            return trial.see(each);
         }
         let round = (ROUND_BYTES / total as u64).clamp(1, ROUND);
         if let Some(took) = trial.note(manner, each, round, streams) {

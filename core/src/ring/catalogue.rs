@@ -1,8 +1,8 @@
 //! The catalogue: what a receiver lets its guests reach of its memory, for all of them to read.
 //!
 //! A lease ([`super::leases`]) is lent to one sender, who has to ask. In a catalogue every sender finds a
-//! region by its key, or what the owner makes of that, whatever the receiver does at that moment. Each guest has a word, its *visit*, in
-//! which it says what it reaches.
+//! region whatever the receiver does at that moment: by a hash of its key, which both make, and whose
+//! low bits say where it is. Each guest has a word, its *visit*, in which it says what it reaches.
 //!
 //! Invariants:
 //! 1. An entry has a stamp, which is odd while something is listed there, and grows by one with
@@ -21,7 +21,7 @@
 //! 7. Neither believes the other. The owner learns from a word when to stop waiting, and no wait of
 //!    its is without end. A guest learns where to read and write in the owner's memory alone.
 //!
-//! `core/tests/loom_catalogue.rs` has the model.
+//! `core/tests/loom_catalogue.rs` has the models.
 
 use crate::{
     primitive::{AtomicU64, Ordering, fence},
@@ -30,7 +30,7 @@ use crate::{
 
 /// Regions that can be listed at a time: a power of two.
 pub const ENTRIES: usize = if cfg!(loom) { 2 } else { 1024 };
-/// Places that a key may have, one behind the other.
+/// Places that a hash may have, one behind the other.
 const PLACES: usize = if cfg!(loom) { 1 } else { 8 };
 
 const PLACE_BITS: u32 = ENTRIES.trailing_zeros();
@@ -45,7 +45,7 @@ const BARRED: u64 = 1 << 63;
 #[derive(Default)]
 struct Entry {
     stamp: AtomicU64,
-    key: AtomicU64,
+    hash: AtomicU64,
     /// As a lease travels.
     words: [AtomicU64; 4],
 }
@@ -89,15 +89,14 @@ impl EntryName {
     }
 }
 
-/// Where a key may be listed.
-fn places_of(key: u64) -> impl Iterator<Item = usize> {
-    // The upper bits of a product depend on all bits of the key.
-    let first = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACE_BITS)) as usize;
+/// Where something may be listed.
+fn places_of(hash: u64) -> impl Iterator<Item = usize> {
+    let first = hash as usize % ENTRIES;
     (first..first + PLACES).map(|place| place % ENTRIES)
 }
 
 impl Entry {
-    /// Its stamp and what is listed there, under which key.
+    /// Its stamp, the hash of the key, and what is listed there.
     #[inline]
     fn read(&self) -> Option<(u64, u64, Lease)> {
         // C1: pairs with C2 in `list`.
@@ -105,26 +104,27 @@ impl Entry {
         if stamp.is_multiple_of(2) {
             return None;
         }
-        let key = self.key.load(Ordering::Relaxed);
+        let hash = self.hash.load(Ordering::Relaxed);
         let words = std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed));
         // C3: pairs with C4 and C9, in `strike` and `list`: who read what is listed next sees another stamp.
         fence(Ordering::Acquire);
         let whole = self.stamp.load(Ordering::Relaxed) == stamp;
-        Lease::from_words(words).filter(|_| whole).map(|lease| (stamp, key, lease))
+        Lease::from_words(words).filter(|_| whole).map(|lease| (stamp, hash, lease))
     }
 }
 
 impl Catalogue {
-    /// The owner: lists a region under its key, if there is a place. The lease's own key does not count.
-    pub fn list(&self, key: u64, lease: &Lease) -> Option<EntryName> {
+    /// The owner: lists a region by the hash of its key, if there is a place. The lease's own key does not
+    /// count.
+    pub fn list(&self, hash: u64, lease: &Lease) -> Option<EntryName> {
         let vacant =
             |&place: &usize| self.entries[place].stamp.load(Ordering::Relaxed).is_multiple_of(2);
-        let place = places_of(key).find(vacant)?;
+        let place = places_of(hash).find(vacant)?;
         let entry = &self.entries[place];
         let stamp = entry.stamp.load(Ordering::Relaxed) + 1;
         // C9: pairs with C3 in `read`: another thread may have struck out what was here.
         fence(Ordering::Release);
-        entry.key.store(key, Ordering::Relaxed);
+        entry.hash.store(hash, Ordering::Relaxed);
         for (word, value) in entry.words.iter().zip(lease.to_words()) {
             word.store(value, Ordering::Relaxed);
         }
@@ -144,13 +144,13 @@ impl Catalogue {
         fence(Ordering::SeqCst);
     }
 
-    /// A guest: what is listed under a key. The key of the lease is the name.
+    /// A guest: what is listed by the hash of a key. The key of the lease is the name.
     #[inline]
-    pub fn find(&self, key: u64) -> Option<Lease> {
-        places_of(key).find_map(|place| {
+    pub fn find(&self, hash: u64) -> Option<Lease> {
+        places_of(hash).find_map(|place| {
             let (stamp, known, lease) = self.entries[place].read()?;
             let remote_key = EntryName::new(place, stamp).to_key();
-            (known == key).then_some(Lease { remote_key, ..lease })
+            (known == hash).then_some(Lease { remote_key, ..lease })
         })
     }
 

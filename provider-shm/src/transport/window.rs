@@ -4,8 +4,8 @@
 //! A window is the permit that the peer told of ([`crate::permit`]). What the peer lent to us is a word in
 //! our lane to it, which is marked as in use around each copy ([`kestrel_core::ring::leases`]). What all may
 //! reach is in its catalogue, and around each copy another word says which of it
-//! ([`kestrel_core::ring::catalogue`]). A copy is over when its call returns. One of more than a stretch goes on at later polls, so that
-//! no call takes long, and no peer that takes its memory back waits long.
+//! ([`kestrel_core::ring::catalogue`]). A copy is over when its call returns. One of more than a stretch
+//! goes on at later polls, so that no call takes long, and no peer that takes its memory back waits long.
 
 use std::{
     io,
@@ -276,7 +276,7 @@ impl Windows for ShmTransport {
 
     /// Gives a peer leave to reach what it will be lent: what an earlier guest had is over.
     fn admit(&mut self, peer: PeerIndex, _: Invitation, _: Access) -> Option<Invitation> {
-        let told = self.catalogue.as_ref().map(|it| (it.secret(), it.guests().clone()));
+        let catalogue = self.catalogue.clone();
         let record = self.peer(peer);
         if !record.has_no_guest() {
             // Nobody asks in the middle of a copy, and something would be kept of each who says so.
@@ -286,20 +286,20 @@ impl Windows for ShmTransport {
         let lane = record.receive.as_ref()?;
         // Without a pidfd nobody tells us that a guest died in the middle of a copy.
         let life = lane.peer.life.clone()?;
-        let others = told.as_ref().map_or(Weak::new(), |(_, guests)| Arc::downgrade(guests));
+        let others = catalogue.as_ref().map_or(Weak::new(), |it| Arc::downgrade(it.guests()));
         let guest = Guest::admit(lane.memory().clone(), life, others);
         let guest = guest.inspect_err(|error| tracing::info!(%error, "no window")).ok()?;
         let guest = record.guest.insert(Arc::new(guest));
-        let Some((secret, guests)) = told else {
-            return Some(guest.invitation(0));
-        };
-        guests.enter(guest.clone());
+        let secret = catalogue.map_or(0, |catalogue| {
+            catalogue.guests().enter(guest.clone());
+            catalogue.secret()
+        });
         Some(guest.invitation(secret))
     }
 
     fn publisher(&mut self, peer: PeerIndex) -> Option<Arc<dyn Publisher>> {
-        // As in `admit`.
-        let _reads = self.peers.get(peer as usize)?.receive.as_ref()?.peer.life.as_ref()?;
+        // As in `admit`: nobody else gets a window.
+        self.peers.get(peer as usize)?.receive.as_ref()?.peer.life.as_ref()?;
         if self.catalogue.is_none() {
             let made = OwnCatalogue::over(self.station.pool());
             let made = made.inspect_err(|error| tracing::info!(%error, "no catalogue"));

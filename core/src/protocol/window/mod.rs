@@ -3,8 +3,8 @@
 //! The first operation on a region goes as packets, and asks: for a window to the peer, if there
 //! is none, and for a lease of the region. Those that come after the answers go through the
 //! window, and the peer's processor has no part in them. A transport may have peers tell all who have
-//! a window of their regions ([`crate::window::Publisher`]): then none asks for those. What the window cannot do goes as
-//! packets for ever: remote data that it does not carry, several pieces or segments, regions whose
+//! a window of their regions ([`crate::window::Publisher`]): then none asks for those. What the
+//! window cannot do goes as packets for ever: remote data that it does not carry, several pieces or segments, regions whose
 //! use is counted, and all that the target has to refuse, since its engine says best why. So do
 //! atomics, unless they are declared to be for adapters alone.
 //!
