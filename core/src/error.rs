@@ -5,7 +5,7 @@
 //! all) can report the number that the manual pages name. [`Cause`] is such an error where
 //! nobody decides by it any more: its number and its words.
 
-use std::fmt;
+use std::{fmt, io};
 
 /// An error number as fi_errno(3) defines it. Always positive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -103,6 +103,13 @@ impl fmt::Display for Errno {
 pub trait HasErrno {
     /// The positive error number that the manual pages name for this error.
     fn errno(&self) -> Errno;
+}
+
+impl HasErrno for io::Error {
+    /// The system's number, or FI_EIO where it gave none.
+    fn errno(&self) -> Errno {
+        Errno(self.raw_os_error().unwrap_or(Errno::IO.0))
+    }
 }
 
 /// Why something failed, in a number and in words: a peer that cannot be reached, a message that was

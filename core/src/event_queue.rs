@@ -17,13 +17,13 @@ use crate::error::{Errno, HasErrno};
 use crate::flags::Flags;
 use crate::info::Info;
 use crate::sleepers::Sleepers;
+use crate::transport::{Bell, EventBell};
 
 mod driven;
 pub(crate) mod reporter;
 mod waiting;
 
 pub use driven::{Driven, EventWait};
-use waiting::Alarm;
 
 /// Something that happened. `fid` names the object it happened to, and
 /// `context` the operation; both are opaque here.
@@ -165,7 +165,7 @@ struct Queues {
     errors: VecDeque<ErrorEvent>,
     notify: Option<Notify>,
     /// Of threads that wait inside of a call.
-    alarms: Vec<Arc<Alarm>>,
+    alarms: Vec<Arc<EventBell>>,
 }
 
 impl Queues {

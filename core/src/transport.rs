@@ -24,7 +24,7 @@ mod provider;
 mod single_copy;
 mod windows;
 
-pub use bell::{Bell, wait_any};
+pub use bell::{Bell, EventBell, wait_any};
 pub use confirmation::Confirmation;
 pub use event::TransportEvent;
 pub use multicast::Multicast;

@@ -14,7 +14,11 @@ use std::{
     time::Duration,
 };
 
-use kestrel_core::{error::Errno, fork_guard};
+use kestrel_core::{
+    error::Errno,
+    fork_guard,
+    transport::{Bell, EventBell},
+};
 
 use crate::{
     abi::{
@@ -312,31 +316,25 @@ impl Drop for Outside {
 
 /// A descriptor that is readable as long as we say so.
 pub struct Signal {
-    event: OwnedFd,
+    event: EventBell,
     /// Whether it may be readable, or is about to be.
     is_raised: AtomicBool,
 }
 
 impl Signal {
     pub fn new() -> Result<Signal, Failure> {
-        // SAFETY: takes numbers only.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(Failure::new(Errno::MFILE, "no descriptor is left to wait on"));
-        }
-        // SAFETY: a new descriptor, ours alone.
-        let event = unsafe { OwnedFd::from_raw_fd(fd) };
+        let event = EventBell::new()
+            .map_err(|_| Failure::new(Errno::MFILE, "no descriptor is left to wait on"))?;
         Ok(Signal { event, is_raised: AtomicBool::new(false) })
     }
 
     pub fn fd(&self) -> RawFd {
-        self.event.as_raw_fd()
+        self.event.fd()
     }
 
     /// Makes it readable.
     pub fn raise(&self) {
-        // SAFETY: an eventfd takes 8 bytes; a full counter is readable all the same.
-        unsafe { libc::write(self.fd(), (&raw const ONE).cast(), size_of::<u64>()) };
+        self.event.ring();
         // Afterwards: it is never readable for good while this says that it is not.
         self.is_raised.store(true, Ordering::Release); // S1: pairs with S2
     }
@@ -349,14 +347,10 @@ impl Signal {
         {
             return false;
         }
-        let mut count = 0_u64;
-        // SAFETY: an eventfd gives 8 bytes, or nothing if it is silent.
-        unsafe { libc::read(self.fd(), (&raw mut count).cast(), size_of::<u64>()) };
+        self.event.drain();
         true
     }
 }
-
-static ONE: u64 = 1;
 
 #[cfg(test)]
 mod tests {

@@ -1,25 +1,19 @@
 //! The provider: what opens shared-memory transports, and what they are set up
 //! with.
 
-use std::{
-    net::IpAddr,
-    os::fd::{AsRawFd, RawFd},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use kestrel_core::{
     config::{CHUNKS_BYTES_MAX, CmaPolicy, Config, LaneChunks},
     error::{Cause, Errno},
     fork_guard,
-    transport::{Bell, Limits, Opening, Provider, Purpose},
+    transport::{Limits, Opening, Provider, Purpose},
 };
 
 use crate::{
     catalogue,
     chunk::ChunkPool,
     copy::{self, Copier},
-    doorbell::Doorbell,
     group_table::GroupTables,
     lane::{GIVEN_BYTES, OwnChunks},
     region::PoolMemory,
@@ -191,33 +185,9 @@ impl Provider for ShmProvider {
         Ok(ShmTransport::new(station, pool, self.lane_chunks, self.copier, limits, groups))
     }
 
-    fn new_bell(&self) -> Result<Box<dyn Bell>, Cause> {
-        let bell = Doorbell::new().map_err(|error| Cause {
-            errno: Errno(error.raw_os_error().unwrap_or(Errno::IO.0)),
-            reason: format!("no eventfd: {error}"),
-        })?;
-        Ok(Box::new(OwnBell(bell)))
-    }
-
     #[inline(always)]
     fn forked(&self) -> bool {
         fork_guard::forked(self.generation)
-    }
-}
-
-struct OwnBell(Doorbell);
-
-impl Bell for OwnBell {
-    fn ring(&self) {
-        self.0.ring();
-    }
-
-    fn drain(&self) {
-        self.0.drain();
-    }
-
-    fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
     }
 }
 

@@ -52,7 +52,7 @@ impl HasErrno for StationError {
             StationError::KeyTooLong { .. } => Errno::INVAL,
             StationError::NoAddress => Errno::ADDRNOTAVAIL,
             StationError::OutOfDescriptors(_) => Errno::MFILE,
-            StationError::System { source, .. } => number_of(source),
+            StationError::System { source, .. } => source.errno(),
             StationError::Forked => Errno::PERM,
         }
     }
@@ -112,13 +112,9 @@ impl HasErrno for ConnectError {
             | ConnectError::OtherVersion { .. } => Errno::OPNOTSUPP,
             ConnectError::Memory { source, .. } => source.errno(),
             ConnectError::OutOfDescriptors { .. } => Errno::MFILE,
-            ConnectError::System { source, .. } => number_of(source),
+            ConnectError::System { source, .. } => source.errno(),
             ConnectError::Closed => Errno::SHUTDOWN,
             ConnectError::Forked => Errno::PERM,
         }
     }
-}
-
-fn number_of(source: &io::Error) -> Errno {
-    Errno(source.raw_os_error().unwrap_or(libc::EIO))
 }

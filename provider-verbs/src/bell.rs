@@ -1,43 +1,11 @@
-//! What wakes a sleeper: an eventfd, and one epoll descriptor for all that can wake an endpoint.
+//! One epoll descriptor for all that can wake a sleeper of an endpoint.
 
 use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
-use kestrel_core::transport::Bell;
-use rustix::event::{
-    EventfdFlags,
-    epoll::{self, EventData, EventFlags},
-    eventfd,
-};
-
-/// An eventfd. It stays rung until drained, so "drain, look, sleep" loses no wake-up.
-#[derive(Debug)]
-pub struct EventBell(OwnedFd);
-
-impl EventBell {
-    pub fn new() -> io::Result<EventBell> {
-        Ok(EventBell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
-    }
-}
-
-impl Bell for EventBell {
-    fn ring(&self) {
-        // EAGAIN: the counter is full, so the bell is as rung as it can be.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-
-    fn drain(&self) {
-        let mut count = [0u8; 8];
-        // EAGAIN: it was not rung.
-        let _ = rustix::io::read(&self.0, &mut count);
-    }
-
-    fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-}
+use rustix::event::epoll::{self, EventData, EventFlags};
 
 /// An epoll descriptor that is readable when any of two others is.
 #[derive(Debug)]
@@ -65,7 +33,7 @@ impl EitherBell {
 mod tests {
     use std::time::Duration;
 
-    use kestrel_core::transport::wait_any;
+    use kestrel_core::transport::{Bell, EventBell, wait_any};
 
     use super::*;
 

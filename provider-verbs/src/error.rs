@@ -93,8 +93,7 @@ impl VerbsError {
 impl HasErrno for VerbsError {
     fn errno(&self) -> Errno {
         match self {
-            VerbsError::Call { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
-            VerbsError::Group { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
+            VerbsError::Call { source, .. } | VerbsError::Group { source, .. } => source.errno(),
             VerbsError::NoManager { .. } => Errno::OPNOTSUPP,
             VerbsError::Gone { .. } => Errno::NODEV,
             VerbsError::LockedMemory { .. } | VerbsError::Exhausted { .. } => Errno::NOMEM,

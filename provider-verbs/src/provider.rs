@@ -15,11 +15,11 @@ use kestrel_core::{
     config::{Config, ConnectBy},
     error::{Cause, Errno, HasErrno},
     fork_guard,
-    transport::{Bell, Opening, Provider, Purpose, Service},
+    transport::{Bell as _, EventBell, Opening, Provider, Purpose, Service},
 };
 
 use crate::{
-    bell::{EitherBell, EventBell},
+    bell::EitherBell,
     carrier::Carrier,
     control::{
         Bound, Command, Control, StationRecord, listener_name, proof, random,
@@ -348,10 +348,6 @@ impl<V: Verbs> Provider for RcProvider<V> {
         })))
     }
 
-    fn new_bell(&self) -> Result<Box<dyn Bell>, Cause> {
-        Ok(Box::new(EventBell::new().map_err(|error| system("an eventfd", error))?))
-    }
-
     fn adapter_atomics(&self) -> bool {
         self.adapter_atomics
     }
@@ -368,6 +364,5 @@ fn in_use(error: &VerbsError) -> bool {
 }
 
 fn system(what: &str, error: std::io::Error) -> Cause {
-    let errno = Errno(error.raw_os_error().unwrap_or(Errno::IO.0));
-    Cause { errno, reason: format!("{what} cannot be had: {error}") }
+    Cause { errno: error.errno(), reason: format!("{what} cannot be had: {error}") }
 }

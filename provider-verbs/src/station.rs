@@ -8,10 +8,13 @@ use std::{
     },
 };
 
-use kestrel_core::{auth_key::KeyNumber, ring::announced::Announced, transport::Bell as _};
+use kestrel_core::{
+    auth_key::KeyNumber,
+    ring::announced::Announced,
+    transport::{Bell as _, EventBell},
+};
 
 use crate::{
-    bell::EventBell,
     control::error::ConnectError,
     receipt::Receipt,
     receive_pool::ReceivePool,

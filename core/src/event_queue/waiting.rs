@@ -1,41 +1,23 @@
 //! Waiting for events, inside of a call. Reference: fi_eq(3), `fi_eq_sread`.
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, eventfd};
-
 use super::{EventQueue, EventRead};
 use crate::engine::sleep::rest;
-use crate::transport::wait_any;
-
-/// What wakes one thread that waits: an eventfd, which is readable once something was added.
-pub(super) struct Alarm(OwnedFd);
-
-impl Alarm {
-    pub(super) fn ring(&self) {
-        // What is rung for already stays so.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-
-    fn silence(&self) {
-        // Nothing is there to be read where nobody rang.
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
-    }
-}
+use crate::transport::{Bell, EventBell, wait_any};
 
 /// A thread that waits at a queue, which rings for it meanwhile.
 struct Waiter<'a> {
     queue: &'a EventQueue,
     /// None where no descriptor was to be had: it looks again by itself.
-    alarm: Option<Arc<Alarm>>,
+    alarm: Option<Arc<EventBell>>,
 }
 
 impl<'a> Waiter<'a> {
     fn at(queue: &'a EventQueue) -> Waiter<'a> {
-        let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let alarm = made.ok().map(|made| Arc::new(Alarm(made)));
+        let alarm = EventBell::new().ok().map(Arc::new);
         queue.lock().alarms.extend(alarm.clone());
         Waiter { queue, alarm }
     }
@@ -43,12 +25,12 @@ impl<'a> Waiter<'a> {
     /// Sleeps until something was added or is to be driven, unless it is there already.
     fn sleep(&self, left: Option<Duration>) {
         if let Some(alarm) = &self.alarm {
-            alarm.silence();
+            alarm.drain();
         }
         // It looks whether there is anything, and so behind the silence.
         let Some(wait) = self.queue.prepare_wait() else { return };
         let mut bells: Vec<RawFd> = wait.descriptors();
-        bells.extend(self.alarm.as_ref().map(|alarm| alarm.0.as_raw_fd()));
+        bells.extend(self.alarm.as_ref().map(|alarm| alarm.fd()));
         wait_any(&bells, rest(left, wait.waits_for_room() || self.alarm.is_none()));
     }
 }
@@ -56,7 +38,7 @@ impl<'a> Waiter<'a> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let is_ours =
-            |alarm: &Arc<Alarm>| self.alarm.as_ref().is_some_and(|it| Arc::ptr_eq(it, alarm));
+            |alarm: &Arc<EventBell>| self.alarm.as_ref().is_some_and(|it| Arc::ptr_eq(it, alarm));
         self.queue.lock().alarms.retain(|alarm| !is_ours(alarm));
     }
 }

@@ -16,7 +16,7 @@ use std::{
 
 use super::lock;
 use crate::{
-    error::{Cause, Errno},
+    error::{Cause, HasErrno},
     transport::Bell,
 };
 
@@ -65,7 +65,7 @@ impl MockBell {
             Ok(MockBell { outside, inside })
         };
         pair().map_err(|error: std::io::Error| Cause {
-            errno: Errno(error.raw_os_error().unwrap_or(Errno::IO.0)),
+            errno: error.errno(),
             reason: format!("no bell: {error}"),
         })
     }

@@ -1,8 +1,15 @@
 //! What wakes a sleeper, and the sleep.
 
-use std::{os::fd::RawFd, time::Duration};
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+    time::Duration,
+};
 
-/// A doorbell: an eventfd, as a sleeper sees it.
+use rustix::event::{EventfdFlags, eventfd};
+
+/// A doorbell, as a sleeper sees it. It stays rung until drained, so "drain, look, sleep" loses no
+/// wake-up.
 pub trait Bell: Send + Sync {
     /// Makes the bell readable.
     fn ring(&self);
@@ -10,6 +17,34 @@ pub trait Bell: Send + Sync {
     fn drain(&self);
     /// What to wait for.
     fn fd(&self) -> RawFd;
+}
+
+/// A bell of this process: an eventfd.
+#[derive(Debug)]
+pub struct EventBell(OwnedFd);
+
+impl EventBell {
+    /// # Errors
+    /// No descriptor is left (EMFILE, ENFILE), or no memory.
+    pub fn new() -> io::Result<EventBell> {
+        Ok(EventBell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+}
+
+impl Bell for EventBell {
+    fn ring(&self) {
+        // EAGAIN: the counter is full, so the bell is as rung as it can be.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    fn drain(&self) {
+        // EAGAIN: it was not rung.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+
+    fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
 }
 
 /// Sleeps until one of `bells` is readable, or `timeout` is over (none: for ever).

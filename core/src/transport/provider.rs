@@ -1,7 +1,7 @@
 //! What makes transports, and what else a domain needs of the system.
 
-use super::{Bell, Service, Transport};
-use crate::error::Cause;
+use super::{Bell, EventBell, Service, Transport};
+use crate::error::{Cause, HasErrno};
 use crate::{address::Address, core_claim::ClaimedCore};
 
 /// Whom a transport talks to.
@@ -58,8 +58,15 @@ pub trait Provider: Send + Sync + 'static {
     /// Opens a transport.
     fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Cause>;
 
-    /// A bell of its own, to wake sleepers from other threads.
-    fn new_bell(&self) -> Result<Box<dyn Bell>, Cause>;
+    /// A bell of its own, to wake sleepers from other threads, which wait for it as for those of its
+    /// transports.
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Cause> {
+        let bell = EventBell::new().map_err(|error| Cause {
+            errno: error.errno(),
+            reason: format!("no eventfd: {error}"),
+        })?;
+        Ok(Box::new(bell))
+    }
 
     /// Claims a core for a spinning helper: one a host, whatever its transport.
     fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Cause> {

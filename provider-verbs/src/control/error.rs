@@ -61,9 +61,7 @@ impl HasErrno for ConnectError {
             | ConnectError::OtherEndpoint { .. }
             | ConnectError::OtherLimits { .. } => Errno::OPNOTSUPP,
             ConnectError::Verbs { source, .. } => source.errno(),
-            ConnectError::System { source, .. } => {
-                Errno(source.raw_os_error().unwrap_or(Errno::IO.0))
-            }
+            ConnectError::System { source, .. } => source.errno(),
         }
     }
 }

@@ -38,7 +38,7 @@ use crossbeam_queue::SegQueue;
 use kestrel_core::{
     auth_key::{KeyNumber, Keyring, ProvedKeys},
     fork_guard, open_files, threads,
-    transport::{Bell as _, Service},
+    transport::{Bell as _, EventBell, Service},
 };
 
 pub use self::{
@@ -48,7 +48,6 @@ pub use self::{
     offer::path_end,
 };
 use crate::{
-    bell::EventBell,
     manager::Manager,
     receipt::Receipt,
     station::StationShared,
