@@ -14,8 +14,10 @@ use kestrel_shm::{NamedMemory, NamedMemoryError, named_memory::Opening};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenVectorError {
+    /// The vector says so.
     #[error(transparent)]
     Vector(#[from] AddressVectorError),
+    /// Its shared memory says so.
     #[error(transparent)]
     Memory(#[from] NamedMemoryError),
 }

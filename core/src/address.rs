@@ -64,6 +64,7 @@ impl Ord for Address {
 /// Why bytes or a string are no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each has its message")]
 pub enum AddressError {
     #[error("an address of {len} bytes is too short: {needed} are needed")]
     TooShort { len: usize, needed: usize },
@@ -125,10 +126,12 @@ impl Address {
         Address(SocketAddr::new(ip, port))
     }
 
+    /// The host; unspecified where it names none.
     pub const fn ip(&self) -> IpAddr {
         self.0.ip()
     }
 
+    /// The port; 0 where it names none.
     pub const fn port(&self) -> u16 {
         self.0.port()
     }
@@ -146,6 +149,7 @@ impl Address {
         host.with_port(if self.port() == 0 { present.port() } else { self.port() })
     }
 
+    /// The same as the standard library has it.
     pub const fn socket_addr(&self) -> SocketAddr {
         self.0
     }

@@ -17,6 +17,7 @@ pub struct BindCount {
 /// Why a bind, an unbind or a close was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each has its message")]
 pub enum BindError {
     #[error("{count} objects are still bound to it")]
     Busy { count: usize },

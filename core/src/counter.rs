@@ -68,6 +68,7 @@ impl std::fmt::Debug for CounterCell {
 }
 
 impl CounterCell {
+    /// A counter at 0.
     pub fn new() -> Self {
         CounterCell::default()
     }

@@ -15,97 +15,21 @@ use arc_swap::ArcSwap;
 use crate::bind_count::{BindCount, BindError};
 use crate::error::{Errno, HasErrno};
 use crate::flags::Flags;
-use crate::info::Info;
 use crate::sleepers::Sleepers;
 use crate::transport::{Bell, EventBell};
 
 mod driven;
+mod event;
 pub(crate) mod reporter;
 mod waiting;
 
 pub use driven::{Driven, EventWait};
-
-/// Something that happened. `fid` names the object it happened to, and
-/// `context` the operation; both are opaque here.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// A peer asks a passive endpoint for a connection. `info` is for who accepts: the passive
-    /// endpoint's `take` gives the request by `info.handle`, and `open_endpoint_for` of the crate
-    /// `kestrel` opens an endpoint as `info` describes it. Its `destination` is the peer, and `data`
-    /// what the peer sent along.
-    ConnectionRequest {
-        fid: u64,
-        info: Box<Info>,
-        data: Vec<u8>,
-    },
-    /// A connection is made; `data` is what the accepting side sent along.
-    Connected {
-        fid: u64,
-        data: Vec<u8>,
-    },
-    /// The peer has gone.
-    Shutdown {
-        fid: u64,
-    },
-    MemoryRegionComplete {
-        fid: u64,
-        context: u64,
-        data: u64,
-    },
-    AddressVectorComplete {
-        fid: u64,
-        context: u64,
-        data: u64,
-    },
-    JoinComplete {
-        fid: u64,
-        context: u64,
-        data: u64,
-    },
-    /// What the application wrote itself, byte for byte.
-    User {
-        code: u32,
-        bytes: Vec<u8>,
-    },
-}
-
-impl Event {
-    /// The event's number in libfabric (`FI_NOTIFY` is 0, and so on); for a user's event, the user's.
-    pub fn code(&self) -> u32 {
-        match self {
-            Event::ConnectionRequest { .. } => 1,
-            Event::Connected { .. } => 2,
-            Event::Shutdown { .. } => 3,
-            Event::MemoryRegionComplete { .. } => 4,
-            Event::AddressVectorComplete { .. } => 5,
-            Event::JoinComplete { .. } => 6,
-            Event::User { code, .. } => *code,
-        }
-    }
-}
-
-/// An operation that failed. Reference: `struct fi_eq_err_entry`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ErrorEvent {
-    pub fid: u64,
-    pub context: u64,
-    pub data: u64,
-    pub error: Errno,
-    /// More about the error: a rejection's data, for one.
-    pub error_data: Vec<u8>,
-    /// What went wrong, in words. Empty: what the number means.
-    pub reason: String,
-}
-
-impl ErrorEvent {
-    pub fn new(fid: u64, context: u64, error: Errno) -> Self {
-        ErrorEvent { fid, context, data: 0, error, error_data: Vec::new(), reason: String::new() }
-    }
-}
+pub use event::{ErrorEvent, Event};
 
 /// What reading a queue finds.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EventRead {
+    /// The first event.
     Event(Event),
     /// The caller's test refused the first event, which stays first.
     Refused,
@@ -118,6 +42,7 @@ pub enum EventRead {
 /// Why a queue refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each has its message")]
 pub enum EventQueueError {
     #[error("event {code} cannot be written: the queue was opened without FI_WRITE")]
     NotWritable { code: u32 },
@@ -203,6 +128,7 @@ impl EventQueue {
         Ok(EventQueue { attributes, binds, queues, driven, sleepers })
     }
 
+    /// What it was opened with.
     pub fn attributes(&self) -> &EventQueueAttributes {
         &self.attributes
     }

@@ -18,6 +18,7 @@
 //! reasons.
 
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 // 1. What everything speaks of.
 pub mod address;

@@ -52,6 +52,7 @@ const FAMILIES: Flags = FAMILY.union(Flags::RMA).union(Flags::ATOMIC);
 /// number here: nothing is read or written through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRange {
+    /// Where it begins.
     pub address: u64,
     /// In bytes.
     pub len: u64,
@@ -60,6 +61,7 @@ pub struct MemoryRange {
 /// What to register. Reference: `struct fi_mr_attr`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryRegionAttributes<'a> {
+    /// What it consists of, one behind another as peers see it.
     pub ranges: &'a [MemoryRange],
     /// Any of `SEND`, `RECV`, `READ`, `WRITE`, `REMOTE_READ`, `REMOTE_WRITE`, `COLLECTIVE`. `MSG`, `TAGGED`, `RMA`
     /// and `ATOMIC` mean nothing here.
@@ -103,18 +105,22 @@ impl MemoryRegion {
         self.key
     }
 
+    /// What it consists of.
     pub fn ranges(&self) -> &[MemoryRange] {
         &self.ranges
     }
 
+    /// What may be done with it, and by whom.
     pub fn access(&self) -> Flags {
         self.access
     }
 
+    /// What it was registered with.
     pub fn flags(&self) -> Flags {
         self.flags
     }
 
+    /// The application's own.
     pub fn context(&self) -> u64 {
         self.context
     }
@@ -313,6 +319,7 @@ impl MemoryRegionRegistry {
         self.lock().by_key.len()
     }
 
+    /// Whether none is registered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -6,13 +6,18 @@ use super::{Address, AddressError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum AddressFormat {
+    /// As it suits.
     #[default]
     Unspec = 0,
+    /// An IPv4 or an IPv6 address, as its family says.
     SockAddr = 1,
+    /// A `struct sockaddr_in`: IPv4.
     In = 2,
+    /// A `struct sockaddr_in6`: IPv6.
     In6 = 3,
+    /// Text, as `fi_sockaddr_in://10.0.0.1:7471`.
     Str = 9,
-    /// An IPv4 or an IPv6 address, as its family says; since version 2.3.
+    /// As `SockAddr`; since version 2.3.
     SockAddrIp = 17,
 }
 

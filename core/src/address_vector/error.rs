@@ -9,6 +9,7 @@ use super::FiAddr;
 /// Why an address vector refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each has its message")]
 pub enum AddressVectorError {
     #[error("address vector flags {flags:#x} are not supported")]
     UnsupportedFlags { flags: u64 },

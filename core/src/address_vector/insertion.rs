@@ -12,6 +12,7 @@ use crate::event_queue::{ErrorEvent, Event};
 /// What became of each address of one insertion, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Insertion {
+    /// The number that it has in the vector, or why it has none.
     pub results: Vec<Result<FiAddr, AddressVectorError>>,
 }
 
@@ -36,12 +37,15 @@ impl Insertion {
 /// What is to be inserted.
 #[derive(Clone, Debug)]
 pub enum Candidate {
+    /// One address.
     Address(Address),
     /// All addresses of a range, in its order.
     Range(SymmetricRange),
     /// So many addresses of which this is known.
     Failed {
+        /// Why each of them is not inserted.
         error: AddressVectorError,
+        /// How many.
         count: usize,
     },
 }
@@ -81,6 +85,7 @@ impl Candidate {
 /// What comes along with the addresses of an insertion.
 #[derive(Default)]
 pub enum Marks<'a> {
+    /// Nothing.
     #[default]
     None,
     /// Nothing, and nobody is told the numbers: each address has that of its position, so one that

@@ -93,6 +93,7 @@ bitflags::bitflags! {
 /// How to open an address vector. Reference: `struct fi_av_attr`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressVectorAttributes {
+    /// How its numbers are used. Both kinds have the same here; unspecified is a table.
     pub kind: AddressVectorKind,
     /// How many top bits of an address name a receive context: see [`fi_rx_addr`].
     pub rx_ctx_bits: u32,
@@ -100,6 +101,7 @@ pub struct AddressVectorAttributes {
     pub count: usize,
     /// How many endpoints each node has; 0 is unknown.
     pub ep_per_node: usize,
+    /// Whether insertions end with events, and what else was asked for.
     pub flags: AddressVectorFlags,
     /// Whether endpoints have their authorization keys from it (FI_AV_AUTH_KEY).
     pub auth_keys: bool,
@@ -367,6 +369,7 @@ impl AddressVector {
         }
     }
 
+    /// Whether it holds no address.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

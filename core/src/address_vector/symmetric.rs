@@ -67,6 +67,7 @@ impl SymmetricRange {
         self.node_count * self.service_count
     }
 
+    /// Whether it has no address.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

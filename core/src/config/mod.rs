@@ -23,9 +23,11 @@ pub const PREFIX: &str = "FI_KESTREL_";
 pub struct Parameter {
     /// The environment variable.
     pub name: &'static str,
+    /// Its type and bounds.
     pub kind: Kind,
     /// As a user would write it; empty is nothing.
     pub default: &'static str,
+    /// What the number counts.
     pub unit: Unit,
     /// One or two sentences.
     pub help: &'static str,
@@ -63,6 +65,7 @@ pub enum LaneChunks {
     On,
     /// For what two sides say in turn.
     Turns,
+    /// For nothing.
     Off,
 }
 
@@ -74,35 +77,56 @@ pub enum CmaPolicy {
     Auto,
     /// Where it is permitted.
     On,
+    /// Never.
     Off,
 }
 
 /// The values of all parameters. Its `Default` is the defaults of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
+    /// `FI_KESTREL_TRANSPORT`.
     pub transport: TransportChoice,
+    /// `FI_KESTREL_DEVICE`.
     /// Empty: any.
     pub device: String,
+    /// `FI_KESTREL_CORES`. Empty: helpers sleep.
     pub cores: CoreSet,
+    /// `FI_KESTREL_UNEXPECTED_BUDGET`.
     pub unexpected_budget_bytes: usize,
+    /// `FI_KESTREL_CHUNK_SIZE`. Units: bytes.
     pub chunk_size: usize,
+    /// `FI_KESTREL_CHUNK_COUNT`.
     pub chunk_count: usize,
+    /// `FI_KESTREL_LANE_CHUNKS`.
     pub lane_chunks: LaneChunks,
+    /// `FI_KESTREL_CMA`.
     pub cma: CmaPolicy,
+    /// `FI_KESTREL_COPY`.
     /// One of the table's names of routines.
     pub copy: &'static str,
+    /// `FI_KESTREL_PKEY`.
     /// None: the first of the port's table.
     pub partition_key: Option<u16>,
+    /// `FI_KESTREL_CONNECT_BY`.
     pub connect_by: ConnectBy,
+    /// `FI_KESTREL_CONNECT_TIMEOUT`.
     pub connect_timeout_ms: u64,
+    /// `FI_KESTREL_PEER_TIMEOUT`.
     pub peer_timeout_ms: u64,
+    /// `FI_KESTREL_SPIN`.
     pub spin_us: u64,
+    /// `FI_KESTREL_TX_SIZE`. Units: operations.
     pub tx_size: usize,
+    /// `FI_KESTREL_RX_SIZE`. Units: receives.
     pub rx_size: usize,
+    /// `FI_KESTREL_INJECT_SIZE`. Units: bytes.
     pub inject_size: usize,
+    /// `FI_KESTREL_FETCH_MIN`. Units: bytes.
     pub fetch_min: usize,
+    /// `FI_KESTREL_NIC_ATOMICS`.
     /// Memory is changed atomically by adapters alone.
     pub nic_atomics: bool,
+    /// `FI_KESTREL_BACKLOG`. Units: requests.
     pub backlog: i32,
 }
 
@@ -333,11 +357,15 @@ pub static PARAMETERS: [Parameter; 20] = [
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value}: {reason}; {allowed} is expected (default: {default})")]
 pub struct ConfigError {
+    /// The environment variable.
     pub name: &'static str,
+    /// What it was set to.
     pub value: String,
+    /// What is wrong with that, in words.
     pub reason: Cow<'static, str>,
     /// The bounds, or the choices, in words.
     pub allowed: String,
+    /// What counts where nothing is set.
     pub default: &'static str,
 }
 

@@ -11,14 +11,19 @@ const NAME_LENGTH_MAX: usize = 63;
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
+    /// It is none, or a plain number.
     None,
+    /// Bytes.
     Bytes,
+    /// Thousandths of a second.
     Milliseconds,
+    /// Millionths of a second.
     Microseconds,
 }
 
 /// A parameter's type, with its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "bounds are bounds")]
 pub enum Kind {
     /// A whole number; `K`, `M` and `G` multiply by 1024 each.
     Integer { min: u64, max: u64 },
@@ -37,11 +42,15 @@ pub enum Kind {
 /// A parsed value, of its parameter's kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
+    /// A whole number.
     Integer(u64),
     /// The position among the choices.
     Choice(usize),
+    /// Cores; none where nothing was named.
     Cores(CoreSet),
+    /// A name; empty where nothing was named.
     Name(String),
+    /// A P_Key, if one was named.
     PartitionKey(Option<u16>),
 }
 
@@ -50,14 +59,17 @@ pub enum Value {
 pub struct CoreSet(Vec<usize>);
 
 impl CoreSet {
+    /// The numbers of the cores, as Linux counts them.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().copied()
     }
 
+    /// How many there are.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

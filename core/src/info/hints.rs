@@ -14,6 +14,7 @@ use crate::flags::Flags;
 
 /// What is asked for of an [`Info`](super::Info).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each asks for what has its name there")]
 pub struct Hints {
     pub caps: Flags,
     /// What the application is ready to do: the one hint whose zero is no
@@ -33,6 +34,7 @@ pub struct Hints {
 
 /// What is asked for of [`TransmitAttributes`](super::TransmitAttributes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each asks for what has its name there")]
 pub struct TransmitHints {
     pub caps: Flags,
     /// Empty: that of [`Hints`] counts.
@@ -49,6 +51,7 @@ pub struct TransmitHints {
 
 /// What is asked for of [`ReceiveAttributes`](super::ReceiveAttributes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each asks for what has its name there")]
 pub struct ReceiveHints {
     pub caps: Flags,
     /// Empty: that of [`Hints`] counts.
@@ -63,6 +66,7 @@ pub struct ReceiveHints {
 
 /// What is asked for of [`EndpointAttributes`](super::EndpointAttributes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each asks for what has its name there")]
 pub struct EndpointHints {
     pub kind: EndpointType,
     pub protocol: Option<u32>,
@@ -80,6 +84,7 @@ pub struct EndpointHints {
 
 /// What is asked for of [`DomainAttributes`](super::DomainAttributes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each asks for what has its name there")]
 pub struct DomainHints {
     pub name: Option<String>,
     pub threading: Threading,
@@ -119,6 +124,7 @@ pub struct DomainHints {
 
 /// What is asked for of [`FabricAttributes`](super::FabricAttributes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each asks for what has its name there")]
 pub struct FabricHints {
     pub name: Option<String>,
     pub provider_version: Option<ApiVersion>,
@@ -128,6 +134,7 @@ pub struct FabricHints {
 macro_rules! setters {
     ($($(#[$doc:meta])* $method:ident: $kind:ty => $($field:ident).+;)*) => {
         $($(#[$doc])*
+        #[doc = concat!("Asks for `", stringify!($($field).+), "`.")]
         #[must_use]
         pub fn $method(mut self, $method: $kind) -> Self {
             self.$($field).+ = $method.into();

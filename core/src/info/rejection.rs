@@ -11,7 +11,9 @@ use crate::flags::Flags;
 pub struct Rejection {
     /// The field of `fi_info`, as C spells it.
     pub field: &'static str,
+    /// What was asked for, in C's words.
     pub asked: String,
+    /// What there is instead.
     pub offered: String,
 }
 

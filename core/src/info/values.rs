@@ -8,7 +8,9 @@ use crate::error::{Errno, HasErrno};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{value} is not a value of {kind}")]
 pub struct UnknownValue {
+    /// The enumeration.
     pub kind: &'static str,
+    /// The number.
     pub value: u32,
 }
 
@@ -25,7 +27,7 @@ macro_rules! values {
         #[repr(u32)]
         pub enum $kind {
             #[default]
-            $($variant = $value,)*
+            $(#[doc = concat!("`", $name, "`")] $variant = $value,)*
         }
 
         impl $kind {
@@ -160,14 +162,17 @@ impl ApiVersion {
     /// The version that native users of the crates speak.
     pub const NATIVE: ApiVersion = ApiVersion::new(1, 17);
 
+    /// What `FI_VERSION(major, minor)` makes.
     pub const fn new(major: u16, minor: u16) -> Self {
         ApiVersion((major as u32) << 16 | minor as u32)
     }
 
+    /// What `FI_MAJOR(version)` is.
     pub const fn major(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
+    /// What `FI_MINOR(version)` is.
     pub const fn minor(self) -> u16 {
         self.0 as u16
     }

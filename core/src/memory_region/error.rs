@@ -6,6 +6,7 @@ use crate::error::{Errno, HasErrno};
 /// Why a region could not be registered or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each has its message")]
 pub enum MemoryRegionError {
     #[error("{count} ranges were given: 1 to {count_max} are possible")]
     RangeCount { count: usize, count_max: usize },

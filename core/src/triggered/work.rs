@@ -64,7 +64,9 @@ impl Tally {
 /// What a deferred counter operation does. Reference: fi_trigger(3), `struct fi_op_cntr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
+    /// It has this value then.
     Set(u64),
+    /// It has so much more then.
     Add(u64),
 }
 

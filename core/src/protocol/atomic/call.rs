@@ -8,7 +8,7 @@ macro_rules! numbered {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum $kind {
-            $($(#[$each])* $variant = $value,)*
+            $(#[doc = concat!("Number ", $value, ".")] $(#[$each])* $variant = $value,)*
         }
 
         impl $kind {

@@ -103,7 +103,7 @@ impl Several {
 
     #[cold]
     #[inline(never)]
-    pub fn keep(
+    pub(super) fn keep(
         known: &mut InTheMiddle,
         operation: u64,
         bytes: u64,
