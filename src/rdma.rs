@@ -31,36 +31,33 @@ pub struct RdmaDevice {
 }
 
 impl RdmaDevice {
-    /// What messages can use of a device, if there is anything: its port with an active link,
-    /// whose addresses stand in its GID table; on InfiniBand, which has none there, those of IP over
-    /// InfiniBand, or else any of the host, at which TCP finds it.
-    fn of(device: &Device, host: &Host) -> Option<RdmaDevice> {
-        let port = device.active_port();
-        let infiniband = port.filter(|port| port.link_layer == LinkLayer::InfiniBand);
-        let own = port.into_iter().flat_map(|port| port.gids.iter().filter_map(gid::ip_of));
-        let mut addresses: Vec<IpAddr> = own.collect();
-        addresses.sort_by_key(IpAddr::is_ipv6);
-        addresses.dedup();
-        // The connection manager finds a port by such an address alone.
-        let mut is_managed = false;
-        if let Some(port) = infiniband {
-            addresses = host.interfaces.over_infiniband(&device.name, port.number);
-            is_managed = host.has_manager && !addresses.is_empty();
-            if addresses.is_empty() {
-                addresses.extend(host.interfaces.first());
-            }
+    /// What messages can use of a device: its port with an active link, whose addresses stand in its GID
+    /// table; on InfiniBand, which has none there, those of IP over InfiniBand, or else any of the host, at
+    /// which TCP finds it.
+    ///
+    /// # Errors
+    /// Why there is nothing.
+    fn of(device: &Device, host: &Host) -> Result<RdmaDevice, String> {
+        if let Some(lack) = device.lacks() {
+            return Err(lack.to_string());
         }
+        let port = device.active_port().ok_or("no port of it is active")?;
+        let mut has_groups = device.has_groups;
+        let addresses = if port.link_layer == LinkLayer::InfiniBand {
+            let own = host.interfaces.over_infiniband(&device.name, port.number);
+            // Groups are the subnet manager's, whom the connection manager asks, which finds a port by such
+            // an address alone.
+            has_groups &= host.has_manager && !own.is_empty();
+            if own.is_empty() { host.interfaces.first().into_iter().collect() } else { own }
+        } else {
+            host.addresses_of(port)?
+        };
         if addresses.is_empty() {
-            tracing::info!("{} is not offered: no active port of it has an address", device.name);
-            return None;
+            return Err("its active port has no address".into());
         }
-        let mtu_bytes = port.map_or(0, |port| port.mtu_bytes);
-        let datagram_max = datagram_max(mtu_bytes);
-        // On InfiniBand groups are the subnet manager's, whom the connection manager asks.
-        let has_groups =
-            is_managed || port.is_some_and(|port| port.link_layer == LinkLayer::Ethernet);
         let (name, nic) = (device.name.clone(), nic(device));
-        Some(RdmaDevice { name, addresses, datagram_max, has_groups, nic })
+        let datagram_max = datagram_max(port.mtu_bytes);
+        Ok(RdmaDevice { name, addresses, datagram_max, has_groups, nic })
     }
 }
 
@@ -132,6 +129,30 @@ struct Host {
     has_manager: bool,
 }
 
+impl Host {
+    /// This one, as it is now.
+    fn present() -> Host {
+        Host { interfaces: Interfaces::of_host(), has_manager: kestrel_verbs::has_manager() }
+    }
+
+    /// The addresses of a port on Ethernet, the best first.
+    ///
+    /// # Errors
+    /// It has some, and none of them is one of this network namespace.
+    fn addresses_of(&self, port: &Port) -> Result<Vec<IpAddr>, String> {
+        let mut all: Vec<IpAddr> = port.gids.iter().filter_map(gid::ip_of).collect();
+        all.sort_by_key(IpAddr::is_ipv6);
+        all.dedup();
+        let ours: Vec<_> = all.iter().copied().filter(|ip| self.interfaces.have(*ip)).collect();
+        match all.first() {
+            Some(first) if ours.is_empty() => {
+                Err(format!("its addresses, such as {first}, are none of this network namespace's"))
+            }
+            _ => Ok(ours),
+        }
+    }
+}
+
 /// The devices that the parameters allow: never an empty list.
 ///
 /// Cost: system calls; loads rdma-core, unless shared memory alone is asked for.
@@ -139,54 +160,65 @@ struct Host {
 /// # Errors
 /// Why there are none.
 pub fn devices(config: &Config) -> Result<Vec<RdmaDevice>, Cause> {
-    let all = all(config)?;
-    let host =
-        Host { interfaces: Interfaces::of_host(), has_manager: kestrel_verbs::has_manager() };
-    choose(&all, &config.device, &host)
+    choose(&all(config)?, &Host::present())
 }
 
-/// All ports of the devices that the parameters allow, those too that carry nothing now.
+/// Of each device that the parameters allow and that is not offered, why; nothing where there is none.
+///
+/// Cost: as [`devices`].
+pub fn left_out(config: &Config) -> Vec<String> {
+    all(config).map_or(Vec::new(), |all| sort_out(&all, &Host::present()).1)
+}
+
+/// All ports of the devices that the parameters allow and that can be used, those too that carry nothing
+/// now.
 ///
 /// Cost: as [`devices`].
 ///
 /// # Errors
 /// Why there are no devices.
 pub fn ports(config: &Config) -> Result<Vec<RdmaPort>, Cause> {
-    Ok(ports_of(&all(config)?, &config.device))
+    Ok(ports_of(&all(config)?))
 }
 
-fn ports_of(all: &[Device], name: &str) -> Vec<RdmaPort> {
+fn ports_of(all: &[Device]) -> Vec<RdmaPort> {
     let of = |device| move |port| RdmaPort::of(device, port);
-    let named = all.iter().filter(|device| is_named(device, name));
-    named.flat_map(|device| device.ports.iter().map(of(device))).collect()
+    let usable = all.iter().filter(|device| device.lacks().is_none());
+    usable.flat_map(|device| device.ports.iter().map(of(device))).collect()
 }
 
 /// Whether a device may be used if it has to have that name, or any.
-fn is_named(device: &Device, name: &str) -> bool {
-    name.is_empty() || device.name == name
+fn is_named(device: &str, name: &str) -> bool {
+    name.is_empty() || device == name
 }
 
 fn all(config: &Config) -> Result<Vec<Device>, Cause> {
     if config.transport == TransportChoice::Shm {
         return Err(no_device("FI_KESTREL_TRANSPORT=shm".into()));
     }
-    kestrel_verbs::devices().map_err(|error| Cause::of(&error))
+    let is_wanted = |device: &str| is_named(device, &config.device);
+    kestrel_verbs::devices(is_wanted).map_err(|error| Cause::of(&error))
 }
 
-fn choose(all: &[Device], name: &str, host: &Host) -> Result<Vec<RdmaDevice>, Cause> {
-    let named = |device: &&Device| is_named(device, name);
-    let of = |device| RdmaDevice::of(device, host);
-    let chosen: Vec<_> = all.iter().filter(named).filter_map(of).collect();
-    if !chosen.is_empty() {
-        return Ok(chosen);
+/// What is offered, and of each other device why it is not.
+fn sort_out(all: &[Device], host: &Host) -> (Vec<RdmaDevice>, Vec<String>) {
+    let (mut offered, mut reasons) = (Vec::new(), Vec::new());
+    for device in all {
+        match RdmaDevice::of(device, host) {
+            Ok(found) => offered.push(found),
+            Err(why) => reasons.push(format!("{} is not offered: {why}", device.name)),
+        }
     }
-    let names: Vec<_> = all.iter().map(|device| device.name.as_str()).collect();
-    let names = names.join(", ");
-    Err(no_device(match all.iter().any(|device| named(&device)) {
-        true if name.is_empty() => format!("none of {names} has an active port with an address"),
-        true => format!("FI_KESTREL_DEVICE={name}: it has no active port with an address"),
-        false => format!("FI_KESTREL_DEVICE={name}: there is no such device; there are {names}"),
-    }))
+    (offered, reasons)
+}
+
+fn choose(all: &[Device], host: &Host) -> Result<Vec<RdmaDevice>, Cause> {
+    let (offered, reasons) = sort_out(all, host);
+    if offered.is_empty() {
+        return Err(no_device(reasons.join("; ")));
+    }
+    reasons.iter().for_each(|reason| tracing::info!("{reason}"));
+    Ok(offered)
 }
 
 fn no_device(reason: String) -> Cause {
@@ -239,9 +271,11 @@ pub(crate) mod tests {
         Host { interfaces: Interfaces::new(sysfs, addresses), has_manager }
     }
 
-    /// One whose devices have no interface of their own.
+    /// One whose devices have no interface of InfiniBand, and which has the addresses of all.
     fn plain() -> Host {
-        host(Path::new("/nowhere"), true)
+        let ours = ["10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4", "2001:db8::7"];
+        let addresses = ours.map(|ip| running("eth0", ip)).to_vec();
+        Host { interfaces: Interfaces::new(Path::new("/nowhere"), addresses), has_manager: true }
     }
 
     fn device(name: &str, state: PortState, gids: &[&str]) -> Device {
@@ -266,14 +300,23 @@ pub(crate) mod tests {
         let model = Model { vendor_id: 0x15b3, part_id: 0x1017, ..Model::default() };
         let pci = Some(PciAddress { domain: 0, bus: 0x3b, device: 0, function: 1 });
         let location = Location { driver: "mlx5_core".into(), pci };
-        Device { name: name.into(), node_type, node_guid: 1, model, location, ports: vec![port] }
+        Device {
+            name: name.into(),
+            node_type,
+            node_guid: 1,
+            model,
+            location,
+            shares_receives: true,
+            has_groups: true,
+            ports: vec![port],
+        }
     }
 
     #[test]
     fn a_device_is_reached_at_what_is_routable_first_at_version_4() {
         let gids = ["fe80::1:2", "fe80::2", "2001:db8::7", "::ffff:10.9.0.1", "::ffff:10.9.0.1"];
         let all = [device("rxe0", PortState::Active, &gids)];
-        let found = choose(&all, "", &plain()).unwrap();
+        let found = choose(&all, &plain()).unwrap();
         let expected: [IpAddr; 2] = [[10, 9, 0, 1].into(), "2001:db8::7".parse().unwrap()];
         assert_eq!(found[0].addresses, expected);
         assert_eq!((found[0].datagram_max, found[0].has_groups), (960, true));
@@ -307,7 +350,7 @@ pub(crate) mod tests {
         let all = [infiniband("mlx5_0"), infiniband("mlx5_1")];
         let own: [IpAddr; 2] = [[10, 9, 0, 1].into(), "fd00::9".parse().unwrap()];
         for has_manager in [true, false] {
-            let found = choose(&all, "", &host(&sysfs, has_manager)).unwrap();
+            let found = choose(&all, &host(&sysfs, has_manager)).unwrap();
             assert_eq!(found[0].addresses, own);
             assert_eq!(found[0].has_groups, has_manager);
             assert_eq!(found[1].addresses, [IpAddr::from([10, 0, 0, 1])], "the last resort");
@@ -327,7 +370,9 @@ pub(crate) mod tests {
 
     /// What would be offered where there are several devices.
     pub(crate) fn chosen(config: &Config) -> Result<Vec<RdmaDevice>, Cause> {
-        choose(&several(), &config.device, &plain())
+        let mut all = several().to_vec();
+        all.retain(|device| is_named(&device.name, &config.device));
+        choose(&all, &plain())
     }
 
     #[test]
@@ -335,7 +380,7 @@ pub(crate) mod tests {
         let mut all = several().to_vec();
         all.push(device("bare0", PortState::Active, &[]));
         all.push(device("old0", PortState::Active, &["fe80::1:2", "::ffff:10.9.0.4"]));
-        let found = |name| -> Vec<_> {
+        let found = |all: &[Device]| -> Vec<_> {
             let of = |port: RdmaPort| {
                 (
                     port.device.clone(),
@@ -344,7 +389,7 @@ pub(crate) mod tests {
                     port.address(),
                 )
             };
-            ports_of(&all, name).into_iter().map(of).collect()
+            ports_of(all).into_iter().map(of).collect()
         };
         let ip = |last| Some(IpAddr::from([10, 9, 0, last]));
         let expected = [
@@ -356,23 +401,44 @@ pub(crate) mod tests {
             ("old0", true, Some(1), ip(4)),
         ]
         .map(|(name, is_active, index, address)| (name.to_owned(), is_active, index, address));
-        assert_eq!(found(""), expected);
-        assert_eq!(found("rxe2"), expected[3..4]);
-        assert_eq!(found("mlx5_0"), []);
+        assert_eq!(found(&all), expected);
+        all[0].node_type = NodeType::RdmaNic;
+        assert_eq!(found(&all), expected[1..], "whose GIDs say nothing");
     }
 
     #[test]
-    fn only_what_is_usable_and_asked_for_is_offered() {
-        let all = several();
-        let names = |found: Vec<RdmaDevice>| -> Vec<String> {
-            found.into_iter().map(|device| device.name).collect()
-        };
-        assert_eq!(names(choose(&all, "", &plain()).unwrap()), ["rxe1", "rxe2"]);
-        assert_eq!(names(choose(&all, "rxe2", &plain()).unwrap()), ["rxe2"]);
-        for (name, told) in [("down0", "active port"), ("mlx5_0", "no such device")] {
-            let error = choose(&all, name, &plain()).unwrap_err();
-            assert_eq!(error.errno, Errno::NODEV);
-            assert!(error.reason.contains(told), "{}", error.reason);
+    fn only_what_is_usable_is_offered_and_of_others_it_is_told_why() {
+        let mut all = several().to_vec();
+        all.push(device("pod0", PortState::Active, &["::ffff:10.7.0.1"]));
+        all.push(Device { node_type: NodeType::RdmaNic, ..all[2].clone() });
+        all.push(Device { shares_receives: false, ..all[2].clone() });
+        all.push(Device { node_type: NodeType::Unspecified, ..all[2].clone() });
+        let (offered, reasons) = sort_out(&all, &plain());
+        let names: Vec<_> = offered.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(names, ["rxe1", "rxe2"]);
+        let told = [
+            "down0 is not offered: no port of it is active",
+            "mute0 is not offered: its active port has no address",
+            "10.7.0.1, are none of this network namespace's",
+            "iWARP",
+            "SRQ",
+            "no reliable connections",
+        ];
+        assert_eq!(reasons.len(), told.len());
+        for (reason, told) in reasons.iter().zip(told) {
+            assert!(reason.contains(told), "{reason}");
         }
+        let refused = choose(&all[..2], &plain()).unwrap_err();
+        assert_eq!(refused.errno, Errno::NODEV);
+        assert!(refused.reason.contains("down0") && refused.reason.contains("mute0"), "{refused}");
+        assert!(is_named("rxe1", "") && is_named("rxe1", "rxe1") && !is_named("rxe1", "rxe"));
+    }
+
+    #[test]
+    fn groups_are_offered_where_the_device_has_them() {
+        let mut all = [device("rxe1", PortState::Active, &["::ffff:10.9.0.2"])];
+        assert!(choose(&all, &plain()).unwrap()[0].has_groups);
+        all[0].has_groups = false;
+        assert!(!choose(&all, &plain()).unwrap()[0].has_groups);
     }
 }

@@ -329,7 +329,8 @@ fn rdma_devices(session: &Session) -> Finding {
         let addresses: Vec<_> = device.addresses.iter().map(ToString::to_string).collect();
         format!("{} at {}", device.name, addresses.join(", "))
     };
-    let found: Vec<_> = devices.iter().map(tell).collect();
+    let mut found: Vec<_> = devices.iter().map(tell).collect();
+    found.extend(kestrel::rdma::left_out(&config));
     finding(Mark::Good, WHAT, found.join("; "), "")
 }
 

@@ -14,16 +14,17 @@ use std::{fmt, net::Ipv6Addr};
 use kestrel_core::error::{Errno, HasErrno};
 use rdma_core_sys::{Library, LoadError};
 
-/// Lists the RDMA devices of this machine that this process may use: never an empty list.
+/// Lists the RDMA devices of this machine that are wanted, by their names, and that this process may use:
+/// never an empty list. Others are not opened.
 ///
-/// A device that cannot be opened while others can is left out, with a warning in the log.
+/// A device that cannot be opened while others can is left out, with a line in the log.
 /// Cost: system calls, and loading rdma-core the first time.
 /// # Errors
 /// [`DeviceError`] says why there is no device to use.
 /// # Reference
 /// ibv_get_device_list(3), ibv_query_port(3), ibv_query_gid_table(3)
-pub fn devices() -> Result<Vec<Device>, DeviceError> {
-    query::devices(Library::open()?)
+pub fn devices(is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Device>, DeviceError> {
+    query::devices(Library::open()?, is_wanted)
 }
 
 /// Why this process can use no RDMA device.
@@ -49,6 +50,8 @@ pub enum DeviceError {
     NoDriver { device: String },
     #[error("{wanted} is not among the RDMA devices: {found}")]
     NotFound { wanted: String, found: String },
+    #[error("{device} cannot be used: {lack}")]
+    Lacks { device: String, lack: Lack },
     #[error("port {port} of {device} has no GID that can be used: no address on its network?")]
     NoGid { device: String, port: u8 },
     #[error(
@@ -71,6 +74,7 @@ impl HasErrno for DeviceError {
             | Self::NoDeviceFile { .. }
             | Self::NoDriver { .. }
             | Self::NotFound { .. }
+            | Self::Lacks { .. }
             | Self::NoGid { .. }
             | Self::NoPartition { .. } => Errno::NODEV,
         }
@@ -87,11 +91,43 @@ pub struct Device {
     /// What its maker says of it.
     pub model: Model,
     pub location: Location,
+    /// It has shared receive queues (SRQ).
+    pub shares_receives: bool,
+    /// Its queue pairs can be attached to multicast groups.
+    pub has_groups: bool,
     /// In order of their numbers, which start at 1.
     pub ports: Vec<Port>,
 }
 
+/// What every endpoint needs of its device, and one does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lack {
+    #[error(
+        "it speaks iWARP, and not RoCE or InfiniBand (some do where the driver is told so: Intel's E810 by \
+         devlink's parameter enable_roce)"
+    )]
+    SpeaksIwarp,
+    #[error(
+        "it has no reliable connections of InfiniBand's kind, as adapters of InfiniBand and RoCE have"
+    )]
+    IsNoAdapter,
+    #[error(
+        "it has no shared receive queues (SRQ), by which endpoints receive from all their peers"
+    )]
+    SharedReceives,
+}
+
 impl Device {
+    /// What no endpoint can do without, and it does not have, whatever its ports are.
+    pub fn lacks(&self) -> Option<Lack> {
+        match self.node_type {
+            NodeType::RdmaNic => Some(Lack::SpeaksIwarp),
+            NodeType::ChannelAdapter if self.shares_receives => None,
+            NodeType::ChannelAdapter => Some(Lack::SharedReceives),
+            _ => Some(Lack::IsNoAdapter),
+        }
+    }
+
     /// The first port that carries messages.
     pub fn active_port(&self) -> Option<&Port> {
         self.ports.iter().find(|port| port.state == PortState::Active)
@@ -236,7 +272,7 @@ mod tests {
 
     #[test]
     fn this_machine_lists_devices_or_says_why_not() {
-        match devices() {
+        match devices(|_| true) {
             Ok(devices) => {
                 assert!(!devices.is_empty());
                 for device in devices {
@@ -270,6 +306,8 @@ mod tests {
             node_guid: 0x12,
             model: Model::default(),
             location: Location::default(),
+            shares_receives: true,
+            has_groups: true,
             ports: vec![Port {
                 number: 1,
                 link_layer: LinkLayer::Ethernet,

@@ -57,13 +57,26 @@ impl Interfaces {
         wanted.iter().find_map(holds).map(|at| at.interface.as_str())
     }
 
-    /// An address of this host: where endpoints are if their device has none of its own.
-    pub fn first(&self) -> Option<IpAddr> {
-        let serves = |at: &&InterfaceAddress| at.is_running && !at.is_loopback && at.ip.is_ipv4();
-        self.addresses.iter().find(serves).map(|at| at.ip)
+    /// Whether this host, or the network namespace of this process, has that address.
+    pub fn have(&self, ip: IpAddr) -> bool {
+        self.having(&[ip]).is_some()
     }
 
-    /// The interfaces that are IP over InfiniBand on that port.
+    /// An address of this host: where endpoints are if their device has none of its own. Not one that other
+    /// hosts have as well, which would be taken for one host: those of the link alone, and, if there is any
+    /// other, those of bridges, which containers and virtual machines are given.
+    pub fn first(&self) -> Option<IpAddr> {
+        let serves =
+            |at: &&InterfaceAddress| at.is_running && !at.is_loopback && !is_link_local(&at.ip);
+        let best = |at: &&InterfaceAddress| (self.is_bridge(&at.interface), at.ip.is_ipv6());
+        self.addresses.iter().filter(serves).min_by_key(best).map(|at| at.ip)
+    }
+
+    fn is_bridge(&self, interface: &str) -> bool {
+        self.sysfs.join("../net").join(interface).join("bridge").exists()
+    }
+
+    /// The interfaces that are IP over InfiniBand on that port, and bonds of them.
     fn interfaces_of(&self, device: &str, port: u8) -> Vec<String> {
         let folder = self.sysfs.join(device).join("device/net");
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -72,8 +85,10 @@ impl Interfaces {
             number_in(&at.join("type")) == Some(ARP_INFINIBAND)
                 && of_port == Some(u64::from(port).wrapping_sub(1))
         };
-        let name = |at: PathBuf| Some(at.file_name()?.to_str()?.to_owned());
-        entries.map(|entry| entry.path()).filter(is_its).filter_map(name).collect()
+        let its: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_its).collect();
+        let bonds = its.iter().filter_map(|at| fs::read_link(at.join("master")).ok());
+        let name = |at: &PathBuf| Some(at.file_name()?.to_str()?.to_owned());
+        its.iter().filter_map(name).chain(bonds.filter_map(|at| name(&at))).collect()
     }
 }
 
@@ -168,7 +183,40 @@ mod tests {
             Interfaces::new(Path::new("/nowhere"), addresses.to_vec()).first()
         };
         assert_eq!(first(&all), Some([10, 0, 1, 1].into()));
-        assert_eq!(first(&all[..3]), None);
+        assert_eq!(first(&all[..3]), Some("fd00::1".parse().unwrap()));
+        assert_eq!(first(&all[..2]), None);
+    }
+
+    /// As that of a management controller, or of containers: of another host it is another endpoint's.
+    #[test]
+    fn the_last_resort_is_no_address_that_every_host_has() {
+        let sysfs = Sysfs::new("bridges")
+            .interface("infiniband", &[])
+            .interface("net/docker0/bridge", &[])
+            .interface("net/eth0", &[]);
+        let all = [
+            running("usb0", "169.254.3.1"),
+            running("usb0", "fe80::3"),
+            running("docker0", "172.17.0.1"),
+            running("eth0", "10.0.0.1"),
+        ];
+        let first = |addresses: &[InterfaceAddress]| {
+            Interfaces::new(&sysfs.0.join("infiniband"), addresses.to_vec()).first()
+        };
+        assert_eq!(first(&all), Some([10, 0, 0, 1].into()));
+        assert_eq!(first(&all[..3]), Some([172, 17, 0, 1].into()), "where there is no other");
+        assert_eq!(first(&all[..2]), None);
+    }
+
+    #[test]
+    fn a_bond_has_the_addresses_of_its_interfaces() {
+        let sysfs = Sysfs::new("bonds")
+            .interface("mlx5_0/device/net/ib0", &[("type", "32"), ("dev_port", "0")]);
+        std::os::unix::fs::symlink("../bond0", sysfs.0.join("mlx5_0/device/net/ib0/master"))
+            .unwrap();
+        let addresses = vec![running("eth0", "10.0.0.1"), running("bond0", "10.9.0.1")];
+        let interfaces = Interfaces::new(&sysfs.0, addresses);
+        assert_eq!(interfaces.over_infiniband("mlx5_0", 1), ips(&["10.9.0.1"]));
     }
 
     #[test]

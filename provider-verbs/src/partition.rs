@@ -12,22 +12,26 @@ pub struct Partition {
     pub key: u16,
 }
 
+/// Whether its owner is a full member: limited members of a partition cannot talk to each other.
+pub fn is_full(key: u16) -> bool {
+    key & FULL_MEMBER != 0
+}
+
 /// Whether both are of one partition, be it as full or as limited members.
 pub fn is_same(one: u16, other: u16) -> bool {
     (one ^ other) & !FULL_MEMBER == 0
 }
 
-/// The entry of the partition that is asked for, a full member's before a limited one's; if none is
-/// asked for, the first.
+/// The entry of the partition that is asked for, or of any: a full member's before a limited one's, and the
+/// first of these.
 pub fn choose(table: &[u16], asked: Option<u16>) -> Option<Partition> {
     let entries = (0..).zip(table).map(|(index, key)| Partition { index, key: *key });
-    let Some(asked) = asked else {
-        // Devices without partitions have no table, or an empty one.
-        let first = entries.take(1).find(|entry| entry.key != 0);
-        return Some(first.unwrap_or(Partition { index: 0, key: DEFAULT }));
-    };
-    let of_it = entries.filter(|entry| is_same(entry.key, asked));
-    of_it.min_by_key(|entry| (entry.key & FULL_MEMBER == 0, entry.index))
+    let suits = |key| key != 0 && asked.is_none_or(|asked| is_same(key, asked));
+    let suiting = entries.filter(|entry| suits(entry.key));
+    let best = suiting.min_by_key(|entry| (!is_full(entry.key), entry.index));
+    // Devices without partitions have no table, or an empty one.
+    let default = asked.is_none().then_some(Partition { index: 0, key: DEFAULT });
+    best.or(default)
 }
 
 /// The partition of a group that IP over InfiniBand has named, or rdma_cm in the same way; none: the
@@ -53,11 +57,15 @@ mod tests {
     const TABLE: [u16; 6] = [0xffff, 0x0001, 0, 0x8001, 0x8001, 0x0002];
 
     #[test]
-    fn without_a_wish_the_first_is_used() {
+    fn without_a_wish_the_first_full_membership_is_used() {
         let first = |table: &[u16]| choose(table, None).unwrap();
         assert_eq!(first(&TABLE), Partition { index: 0, key: 0xffff });
         assert_eq!(first(&[0x8005, 0xffff]), Partition { index: 0, key: 0x8005 });
-        for none in [&[][..], &[0], &[0, 0x8001]] {
+        let tenant = Partition { index: 1, key: 0x8005 };
+        assert_eq!(first(&[0x7fff, 0x8005]), tenant, "as in clouds, where the default is limited");
+        assert_eq!(first(&[0, 0x8005]), tenant);
+        assert_eq!(first(&[0, 0x7fff, 0x0005]), Partition { index: 1, key: 0x7fff });
+        for none in [&[][..], &[0]] {
             assert_eq!(first(none), Partition { index: 0, key: 0xffff });
         }
     }

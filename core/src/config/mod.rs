@@ -250,7 +250,7 @@ pub static PARAMETERS: [Parameter; 20] = [
         help: "The InfiniBand partition that RDMA devices are used in, by its P_Key: an entry of the \
                port's table with the same lower 15 bits, a full member's before a limited one's. \
                Connections through rdma_cm are in the partition of their IP addresses. Empty: \
-               the first entry.",
+               the first full member's entry, else the first.",
         store: |config, value| config.partition_key = value.partition_key(),
     },
     Parameter {

@@ -15,23 +15,36 @@ use crate::error::error_of;
 /// Of a port's flags: IBV_QPF_GRH_REQUIRED, which is no name that the bindings have.
 const GRH_REQUIRED: u8 = 1;
 
-/// Reads every device that can be opened; an error if that is none.
-pub fn devices(library: &'static Library) -> Result<Vec<Device>, DeviceError> {
+/// Reads every wanted device that can be opened; an error if that is none.
+pub fn devices(
+    library: &'static Library,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<Device>, DeviceError> {
     let Some(list) = DeviceList::get(library).filter(|list| list.count > 0) else {
         return Err(absence::explain(Path::new(absence::SYSFS), Path::new(absence::DEVICE_FILES)));
     };
-    let (mut devices, mut errors) = (Vec::new(), Vec::new());
+    let (mut devices, mut errors, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for index in 0..list.count {
+        let name = list.name(index);
+        if !is_wanted(&name) {
+            others.push(name);
+            continue;
+        }
         match OpenDevice::open(&list, index).and_then(|open| open.read()) {
             Ok(device) => devices.push(device),
             Err(error) => errors.push(error),
         }
     }
     if devices.is_empty() {
-        return Err(errors.swap_remove(0));
+        let missing = || DeviceError::NotFound {
+            wanted: "what FI_KESTREL_DEVICE names".into(),
+            found: others.join(", "),
+        };
+        return Err(errors.into_iter().next().unwrap_or_else(missing));
     }
     for error in errors {
-        tracing::warn!("device left out: {error}");
+        // A container may have one of a host's devices, and sees the names of all.
+        tracing::info!("device left out: {error}");
     }
     Ok(devices)
 }
@@ -59,7 +72,10 @@ pub fn open(
             Ok((_, device)) if wanted.is_none() && device.active_port().is_none() => {
                 found.push(format!("{} (no port is active)", device.name));
             }
-            Ok(chosen) => return Ok(chosen),
+            Ok(chosen) => match chosen.1.lacks() {
+                None => return Ok(chosen),
+                Some(lack) => failed = Some(DeviceError::Lacks { device: name, lack }),
+            },
             Err(error) => failed = Some(error),
         }
     }
@@ -149,6 +165,8 @@ impl OpenDevice {
             node_guid: u64::from_be(attributes.node_guid),
             model: model_of(&attributes),
             location: Location::of(Path::new(absence::SYSFS), &self.name),
+            shares_receives: attributes.max_srq > 0,
+            has_groups: attributes.max_mcast_grp > 0,
             ports: ports.into_iter().map(|(port, _)| port).collect(),
         })
     }
@@ -198,10 +216,21 @@ impl OpenDevice {
         Ok((port, usize::try_from(attributes.gid_tbl_len).unwrap_or(0)))
     }
 
-    /// The P_Keys of a port, in order of their indices: all, or the first alone.
-    pub fn partition_keys(&self, port: u8, all: bool) -> Result<Vec<u16>, DeviceError> {
-        let count = if all { self.port_attributes(port)?.pkey_tbl_len } else { 1 };
-        Ok((0..count).map_while(|index| self.partition_key(port, index)).collect())
+    /// The P_Keys of a port, in order of their indices, to the first that is enough.
+    pub fn partition_keys(
+        &self,
+        port: u8,
+        is_enough: impl Fn(u16) -> bool,
+    ) -> Result<Vec<u16>, DeviceError> {
+        let count = self.port_attributes(port)?.pkey_tbl_len;
+        let mut keys = Vec::new();
+        for key in (0..count).map_while(|index| self.partition_key(port, index)) {
+            keys.push(key);
+            if is_enough(key) {
+                break;
+            }
+        }
+        Ok(keys)
     }
 
     /// One of them.

@@ -242,7 +242,8 @@ fn partition_of(
     port: u8,
     asked: Option<u16>,
 ) -> Result<Partition, DeviceError> {
-    let table = open.partition_keys(port, asked.is_some())?;
+    let is_enough = |key| asked.is_none() && partition::is_full(key);
+    let table = open.partition_keys(port, is_enough)?;
     partition::choose(&table, asked).ok_or_else(|| DeviceError::NoPartition {
         device: open.name.clone(),
         port,
