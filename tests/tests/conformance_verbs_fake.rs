@@ -89,8 +89,8 @@ mod roomy {
 mod tight {
     use super::*;
 
-    /// Nothing goes inline, datagrams are short, long memory cannot be registered, and completions come in small
-    /// bursts, shuffled.
+    /// Nothing goes inline, datagrams are short, long memory cannot be registered, completions come in small
+    /// bursts, shuffled, and writes that are no window's overtake each other.
     fn options() -> FakeOptions {
         FakeOptions {
             link_layer: LinkLayer::InfiniBand,
@@ -100,6 +100,7 @@ mod tight {
             registered_bytes_max: 100_000,
             mtu_bytes: 1024,
             shuffle: Some(7),
+            overtakes: true,
             ..FakeOptions::default()
         }
     }

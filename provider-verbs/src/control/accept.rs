@@ -40,9 +40,9 @@ const ACCEPTING_MAX: usize = 256;
 const HELLO_WAIT: Duration = Duration::from_secs(2);
 /// How long no connection is taken when one could not be, for want of descriptors say.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-/// Credit writes that a connection can have under way: one less than a power of two, as with
-/// [`super::SENDS_MAX`].
-pub const WRITES_MAX: u32 = 15;
+/// What the end that receives can have under way, each of which asks for a completion: its credit, the count
+/// by which it lets go, and a sign of life. One less than a power of two, as with [`super::SENDS_MAX`].
+pub const WRITES_MAX: u32 = 3;
 
 /// A handshake that a peer began.
 pub(super) struct Incoming<V: Verbs> {

@@ -9,6 +9,7 @@ use super::{
     manager::Exchange,
     memory::{Registered, piece_at},
     objects::QueueState,
+    overtaken::Overtaken,
 };
 use crate::device::Port;
 use crate::path::Route;
@@ -52,9 +53,16 @@ pub(super) struct Pair {
 
 pub(super) struct Waiting {
     pub(super) request: SendRequest,
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     /// That its receiver has no buffer was counted.
     pub(super) not_ready: bool,
+}
+
+/// How a request ended.
+pub(super) struct Outcome {
+    status: Status,
+    /// By the peer's device.
+    is_refused: bool,
 }
 
 #[derive(Default)]
@@ -97,6 +105,8 @@ pub(super) struct State {
     pub troubles: Vec<(usize, Trouble)>,
     /// The connection managers.
     pub exchange: Exchange,
+    /// Writes that later ones may overtake.
+    pub overtaken: Overtaken,
 }
 
 impl State {
@@ -204,7 +214,8 @@ impl State {
                 let flushed = Completion { request: EMPTY, status, queue_pair: number, ..DONE };
                 self.complete_receive(flushed);
             }
-            for waiting in waiting {
+            let late = self.overtaken.take(number);
+            for waiting in late.into_iter().chain(waiting) {
                 self.complete_send(number, waiting.request.request, Status::FLUSHED);
             }
             if let Some(joined) = joined {
@@ -216,6 +227,7 @@ impl State {
 
     /// It exists no more: who waits for it goes on, and is not answered.
     pub(super) fn remove_pair(&mut self, number: u32) {
+        self.overtaken.take(number);
         if let Some(joined) = self.pairs.remove(&number).and_then(|pair| pair.joined) {
             self.carry(joined.peer);
         }
@@ -242,7 +254,8 @@ impl State {
         if pair.gone {
             return true;
         }
-        if pair.waiting.len() + pair.unsignalled >= pair.sends_max {
+        let late = usize::from(self.overtaken.has(number));
+        if pair.waiting.len() + pair.unsignalled + late >= pair.sends_max {
             return false;
         }
         let changes =
@@ -276,38 +289,49 @@ impl State {
             if !waiting.request.inline && sends {
                 piece_at(address, length).append_to(&mut waiting.bytes);
             }
-            let mut refused = false;
-            let status = match &mut self.failing {
-                Some((count, status)) if *count > 0 => {
-                    *count -= 1;
-                    *status
-                }
-                _ => {
-                    let status = self.carry_one(number, &waiting);
-                    refused = matches!(status, Status::REMOTE_ACCESS | Status::REMOTE_INVALID);
-                    self.heard(number, status)
-                }
-            };
-            if status == Status::SUCCESS {
-                self.tally.carried += 1;
+            if let Some(waiting) = self.unless_late(number, waiting) {
+                let outcome = self.carry_out(number, &waiting);
+                self.conclude(number, waiting.request, outcome);
             }
-            // Without an answer a device tries for long, whether there is somebody or not.
-            if self.unacknowledged && matches!(status, Status::SUCCESS | Status::RETRIES_EXCEEDED) {
-                self.note_unsignalled(number);
-                continue;
+        }
+    }
+
+    pub(super) fn carry_out(&mut self, number: u32, waiting: &Waiting) -> Outcome {
+        let (status, is_refused) = match &mut self.failing {
+            Some((count, status)) if *count > 0 => {
+                *count -= 1;
+                (*status, false)
             }
-            if status != Status::SUCCESS || waiting.request.signalled {
-                self.complete_send(number, waiting.request.request, status);
-            } else {
-                self.note_unsignalled(number);
+            _ => {
+                let status = self.carry_one(number, waiting);
+                let is_refused = matches!(status, Status::REMOTE_ACCESS | Status::REMOTE_INVALID);
+                (self.heard(number, status), is_refused)
             }
-            if status != Status::SUCCESS {
-                self.fail(number);
-            }
-            if refused && let Some(joined) = self.pairs.get(&number).and_then(|pair| pair.joined) {
-                // So is who refuses, and answers nothing any more.
-                self.fail(joined.peer);
-            }
+        };
+        if status == Status::SUCCESS {
+            self.tally.carried += 1;
+        }
+        Outcome { status, is_refused }
+    }
+
+    /// What comes of how a request ended.
+    pub(super) fn conclude(&mut self, number: u32, request: SendRequest, outcome: Outcome) {
+        let Outcome { status, is_refused } = outcome;
+        // Without an answer a device tries for long, whether there is somebody or not.
+        if self.unacknowledged && matches!(status, Status::SUCCESS | Status::RETRIES_EXCEEDED) {
+            return self.note_unsignalled(number);
+        }
+        if status != Status::SUCCESS || request.signalled {
+            self.complete_send(number, request.request, status);
+        } else {
+            self.note_unsignalled(number);
+        }
+        if status != Status::SUCCESS {
+            self.fail(number);
+        }
+        if is_refused && let Some(joined) = self.pairs.get(&number).and_then(|pair| pair.joined) {
+            // So is who refuses, and answers nothing any more.
+            self.fail(joined.peer);
         }
     }
 

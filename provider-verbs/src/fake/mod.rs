@@ -11,6 +11,7 @@ mod joined;
 mod manager;
 mod memory;
 mod objects;
+mod overtaken;
 mod waiting;
 
 use std::{
@@ -84,6 +85,9 @@ pub struct FakeOptions {
     pub subnet: u64,
     /// Completions of different queue pairs overtake each other, chosen by this seed.
     pub shuffle: Option<u64>,
+    /// Writes of who receives take their time, and of two under way the later one is carried out first, as where
+    /// a network routes each packet anew.
+    pub overtakes: bool,
 }
 
 impl Default for FakeOptions {
@@ -106,6 +110,7 @@ impl Default for FakeOptions {
             grh_required: false,
             subnet: 0xfe80 << 48,
             shuffle: None,
+            overtakes: false,
         }
     }
 }
@@ -133,6 +138,8 @@ pub struct Tally {
     pub reached: u64,
     /// Of these, the atomic ones.
     pub atomics: u64,
+    /// Writes that were overtaken by later ones of their queue pair.
+    pub overtaken: u64,
     /// Of these, the writes that carried data.
     pub told: u64,
     /// Of these, the ones posted inline.
@@ -159,6 +166,7 @@ impl FakeFabric {
     /// A device on this fabric.
     pub fn device(&self, options: FakeOptions) -> FakeDevice {
         let ordinal = self.lock().next_device();
+        self.lock().overtaken.enable(options.overtakes);
         let table = port_of(&options, ordinal);
         let gid =
             gid::choose(&table, options.gid_index).expect("the test names a GID that is there");

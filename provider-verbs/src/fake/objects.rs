@@ -154,6 +154,7 @@ impl FakeQueues {
         into: &mut Completions,
     ) {
         let options = &self.device.options;
+        self.device.fabric.lock().note_look();
         self.with(|queues| {
             let queue = of(queues);
             let most = POLL_BURST.min(options.poll_burst);

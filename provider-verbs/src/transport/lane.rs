@@ -217,7 +217,7 @@ pub struct ReceiveLane<V: Verbs> {
     pub window: u32,
     /// Core's grant.
     pub bytes_granted: u64,
-    /// Credit is to be written, and there was no room to.
+    /// Credit is to be written, and there was no room to, or earlier credit is under way.
     pub due: bool,
     /// The queue pair is in error, and that was told. What came before is still readable.
     pub failed: bool,

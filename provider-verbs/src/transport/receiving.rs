@@ -305,8 +305,14 @@ impl<V: Verbs> RcTransport<V> {
         }
     }
 
-    /// Writes a peer's credit into its memory, now or when there is room to.
+    /// Writes a peer's credit into its memory, now or when there is room to, and the credit before it is
+    /// there: networks that route each packet anew may carry the later of two writes out first, and the
+    /// earlier one would take back what the later one gave.
     pub(super) fn write_credit(&mut self, peer: PeerIndex) {
+        let lane = self.peers[peer as usize].receive.as_ref();
+        if lane.is_some_and(|lane| !lane.queue.is_idle()) {
+            self.reap_sends();
+        }
         let Some(lane) = self.peers[peer as usize].receive.as_mut() else {
             return;
         };
@@ -315,8 +321,8 @@ impl<V: Verbs> RcTransport<V> {
         }
         let was_due = std::mem::take(&mut lane.due);
         let inline = lane.queue.takes_inline(CREDIT_BYTES);
-        let has_room = lane.queue.has_room(&self.sends);
-        let slot = if has_room { self.sends.take_for(inline) } else { None };
+        let may_write = lane.queue.is_idle() && lane.queue.has_room(&self.sends);
+        let slot = if may_write { self.sends.take_for(inline) } else { None };
         let Some(slot) = slot else {
             lane.due = true;
             if !was_due {

@@ -174,6 +174,9 @@ impl<V: Verbs> RcTransport<V> {
             Some(Owner::Receive(peer)) => {
                 if let Some(lane) = &mut self.peers[peer as usize].receive {
                     lane.queue.completed(number, &mut self.sends);
+                    if lane.due {
+                        self.write_due_credit(peer);
+                    }
                 }
             }
             Some(Owner::Window(peer)) => return self.reach_completed(peer, completion),

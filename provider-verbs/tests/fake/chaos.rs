@@ -211,6 +211,7 @@ fn everybody_reaches_everybody_after_chaos_where_nothing_goes_inline() {
         inline_bytes_max: 0,
         poll_burst: 2,
         shuffle: Some(5),
+        overtakes: true,
         ..FakeOptions::default()
     };
     let fabric = FakeFabric::default();

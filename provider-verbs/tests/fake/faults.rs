@@ -46,6 +46,20 @@ fn a_stream_never_finds_a_receiver_without_a_buffer() {
     }
 }
 
+/// Where a network routes each packet anew, an earlier write would take back what a later one has given.
+#[test]
+fn credit_does_not_overtake_credit() {
+    let fabric = FakeFabric::default();
+    let overtaking = provider(&fabric, FakeOptions { overtakes: true, ..FakeOptions::default() });
+    for count in [100, 3000] {
+        let (mut one, mut other) = (open(&overtaking), open(&overtaking));
+        connect(&mut one, &mut other, 0);
+        stream(&mut one, &mut other, 0, count);
+    }
+    let tally = fabric.tally();
+    assert_eq!((tally.not_ready, tally.overtaken), (0, 0));
+}
+
 /// Who says what came may lie, or speak of another connection.
 #[test]
 fn only_a_receipt_of_the_connection_confirms() {
