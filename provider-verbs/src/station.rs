@@ -112,6 +112,8 @@ pub struct StationShared<V: Verbs> {
     pub origin: Origin,
     /// That peers are to be asked for a sign of life was told, and not taken up yet.
     probing: AtomicBool,
+    /// That the queues have failed was told.
+    failure_told: AtomicBool,
 }
 
 impl<V: Verbs> StationShared<V> {
@@ -130,8 +132,14 @@ impl<V: Verbs> StationShared<V> {
         bell: EventBell,
         origin: Origin,
     ) -> Self {
-        let (events, probing) = (Announced::default(), AtomicBool::new(false));
-        StationShared { events, bell, receives, device, queues, origin, probing }
+        let (events, probing, failure_told) = Default::default();
+        StationShared { events, bell, receives, device, queues, origin, probing, failure_told }
+    }
+
+    /// Why the queues are of no use any more, if that was not told before.
+    pub fn new_failure(&self) -> Option<String> {
+        let what = self.queues.failure()?;
+        (!self.failure_told.swap(true, Ordering::Relaxed)).then_some(what)
     }
 
     /// Has the endpoint ask its peers for a sign of life, if it has not been told to already.

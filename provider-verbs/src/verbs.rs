@@ -458,6 +458,9 @@ pub trait Queues: Send + Sync + 'static {
 
     /// Whether the device calls one of them so.
     fn has(&self, name: u64) -> bool;
+
+    /// What a look for completions has met, if not completions: some are lost then. Cost: one load.
+    fn failure(&self) -> Option<String>;
 }
 
 /// A queue pair, destroyed with the value: a reliable connected one, or one of datagrams. Any

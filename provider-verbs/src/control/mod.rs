@@ -87,6 +87,11 @@ pub enum Command<V: Verbs> {
     Used {
         queue_pair: u32,
     },
+    /// The queues of an endpoint have failed: it parts with its peers.
+    GiveUp {
+        station: u64,
+        what: String,
+    },
     Unregister {
         station: u64,
         done: SyncSender<()>,
@@ -165,6 +170,13 @@ impl<V: Verbs> Control<V> {
         let thread = threads::start(builder, move || thread.run())?;
         let (last_id, forks) = (AtomicU64::new(0), fork_guard::generation());
         Ok(Control { orders, last_id, thread: Some(thread), forks })
+    }
+
+    /// Has an endpoint given up whose queues have failed. Cost: one load, where they have not.
+    pub fn tell_failure(&self, station: u64, shared: &StationShared<V>) {
+        if let Some(what) = shared.new_failure() {
+            self.command(Command::GiveUp { station, what });
+        }
     }
 
     /// Gives an order. Orders are carried out one after the other.

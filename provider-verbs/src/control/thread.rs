@@ -245,6 +245,10 @@ impl<V: Verbs> ControlThread<V> {
                 Command::HangUp { link, receipt } => self.end_link(link, Some(receipt)),
                 Command::HangUpSoon { link } => self.end_link_soon(link),
                 Command::Used { queue_pair } => self.queue_pair_used(queue_pair),
+                Command::GiveUp { station, what } => {
+                    tracing::error!("a queue has failed: {what}");
+                    self.give_up_station(station, &what);
+                }
                 Command::Unregister { station, done } => {
                     self.unregister(station);
                     let _ = done.try_send(());

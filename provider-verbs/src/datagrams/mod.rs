@@ -174,6 +174,7 @@ impl<V: Verbs> UdTransport<V> {
     #[inline(never)]
     fn go_round(&mut self) {
         self.reap_sends();
+        self.control.tell_failure(self.station, &self.shared);
         self.bury_ways();
     }
 

@@ -33,6 +33,15 @@ impl FakeDevice {
         }
     }
 
+    /// The queues that it has now cannot be polled any more, of which it says nothing by itself.
+    pub fn fail_polls(&self) {
+        for name in self.lose_pairs() {
+            if let Some(queues) = self.fabric.lock().queues.get_mut(&name) {
+                queues.fails = true;
+            }
+        }
+    }
+
     /// Nothing completes any more of what is posted to the queue pairs that there are now: their queues.
     fn lose_pairs(&self) -> Vec<u64> {
         let mut state = self.fabric.lock();

@@ -104,6 +104,8 @@ pub(super) struct QueueState {
     pub sends: VecDeque<Completion>,
     pub armed: bool,
     pub channel: Arc<OwnedFd>,
+    /// Looks for completions fail.
+    pub fails: bool,
 }
 
 impl QueueState {
@@ -136,6 +138,7 @@ impl FakeQueues {
             sends: VecDeque::new(),
             armed: false,
             channel: channel.clone(),
+            fails: false,
         };
         state.queues.insert(number, queues);
         drop(state);
@@ -224,6 +227,10 @@ impl Queues for FakeQueues {
 
     fn has(&self, name: u64) -> bool {
         self.number == name
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.with(|queues| queues.fails).then(|| "the test says so".into())
     }
 }
 

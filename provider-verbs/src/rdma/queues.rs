@@ -5,7 +5,10 @@ use std::{
     os::fd::RawFd,
     ptr,
     ptr::NonNull,
-    sync::{Arc, Once},
+    sync::{
+        Arc,
+        atomic::{AtomicI32, Ordering},
+    },
 };
 
 use kestrel_core::fork_guard::Mark;
@@ -30,6 +33,8 @@ pub struct RdmaQueues {
     _mark: Mark,
     channel: Handle<ibv_comp_channel>,
     /// Dropped last.
+    /// What the last failed poll has answered; 0 if none has failed.
+    failure: AtomicI32,
     device: Arc<Rdma>,
 }
 
@@ -110,22 +115,14 @@ impl RdmaQueues {
             Handle::new(shared, verbs.ibv_destroy_srq, "ibv_destroy_srq")
         };
         let shared = shared.ok_or_else(|| device.error("ibv_create_srq"))?;
-        Ok(RdmaQueues { shared, receives, sends, _mark: mark, channel, device: device.clone() })
+        let (failure, device) = (AtomicI32::new(0), device.clone());
+        Ok(RdmaQueues { shared, receives, sends, _mark: mark, channel, failure, device })
     }
-}
-
-/// A queue is in error: nothing completes any more. That is said once, since it is found at each poll.
-#[cold]
-#[inline(never)]
-fn cannot_be_polled(answer: i32) -> usize {
-    static SAID: Once = Once::new();
-    SAID.call_once(|| tracing::error!("ibv_poll_cq: {answer}: a completion queue is in error"));
-    0
 }
 
 /// Fetches completions.
 #[inline(always)]
-fn poll(queue: &Handle<ibv_cq>, into: &mut Completions) {
+fn poll(queue: &Handle<ibv_cq>, failure: &AtomicI32, into: &mut Completions) {
     // SAFETY: integers may hold anything; the device fills as many as it says.
     let mut found: [mem::MaybeUninit<ibv_wc>; POLL_BURST] =
         [const { mem::MaybeUninit::uninit() }; POLL_BURST];
@@ -133,7 +130,11 @@ fn poll(queue: &Handle<ibv_cq>, into: &mut Completions) {
     let count = unsafe {
         inline::ibv_poll_cq(queue.as_ptr(), POLL_BURST as i32, found.as_mut_ptr().cast())
     };
-    let count = usize::try_from(count).unwrap_or_else(|_| cannot_be_polled(count));
+    // Devices say so instead of handing out what they have fetched before.
+    let count = usize::try_from(count).unwrap_or_else(|_| {
+        failure.store(count, Ordering::Relaxed);
+        0
+    });
     for from in &found[..count] {
         // SAFETY: the device has filled it. What is not valid beside an error is not used.
         let from = unsafe { from.assume_init_ref() };
@@ -153,12 +154,12 @@ fn poll(queue: &Handle<ibv_cq>, into: &mut Completions) {
 impl Queues for RdmaQueues {
     #[inline(always)]
     fn poll_receives(&self, into: &mut Completions) {
-        poll(&self.receives, into);
+        poll(&self.receives, &self.failure, into);
     }
 
     #[inline(always)]
     fn poll_sends(&self, into: &mut Completions) {
-        poll(&self.sends, into);
+        poll(&self.sends, &self.failure, into);
     }
 
     unsafe fn post_receives(&self, requests: &[ReceiveRequest]) -> Result<(), VerbsError> {
@@ -222,5 +223,10 @@ impl Queues for RdmaQueues {
     fn has(&self, name: u64) -> bool {
         let queues = [name_of(self.receives.as_ptr()), name_of(self.sends.as_ptr())];
         queues.contains(&name) || name_of(self.shared.as_ptr()) == name
+    }
+
+    fn failure(&self) -> Option<String> {
+        let answer = self.failure.load(Ordering::Relaxed);
+        (answer != 0).then(|| format!("ibv_poll_cq answers {answer}"))
     }
 }

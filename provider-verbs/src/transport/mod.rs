@@ -202,6 +202,7 @@ impl<V: Verbs> RcTransport<V> {
     #[inline(never)]
     fn go_round(&mut self) {
         self.reap_sends();
+        self.control.tell_failure(self.station, &self.shared);
         for peer in std::mem::take(&mut self.due) {
             self.write_due_credit(peer);
         }

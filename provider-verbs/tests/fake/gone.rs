@@ -109,13 +109,15 @@ fn nothing_is_had_of_a_device_that_was_gone_before() {
     assert!(matches!(event(&mut other), TransportEvent::Failed { peer: 0, .. }));
 }
 
-/// Of an endpoint whose queue is in error; others on the device go on.
+/// Of an endpoint whose queue is in error, be it that the device says so or that a look fails; others on the
+/// device go on.
 #[test]
 fn a_queue_that_is_in_error_is_its_endpoints_alone() {
-    for make in WAYS {
+    let failures = [FakeDevice::fail_queues as fn(&FakeDevice), FakeDevice::fail_polls];
+    for (make, fails) in WAYS.into_iter().flat_map(|make| failures.map(|fails| (make, fails))) {
         let mut pair = Pair::on(make);
         let (mut third, address) = (open(&pair.provider), pair.victim.address());
-        pair.provider.device().fail_queues();
+        fails(pair.provider.device());
         pair.part();
         is_down(&mut pair.victim);
         connect(&mut third, &mut pair.other, 3);
