@@ -154,6 +154,12 @@ impl<V: Verbs> RcProvider<V> {
         })
     }
 
+    /// As if TCP reached nobody any more. Of tests.
+    #[doc(hidden)]
+    pub fn mute_lines(&self) {
+        self.control.command(Command::Mute);
+    }
+
     /// The device.
     pub fn device(&self) -> &Arc<V> {
         &self.device

@@ -90,12 +90,14 @@ pub enum StationEvent<V: Verbs> {
     Closed { link: u64, receipt: Receipt },
     /// The peer's process is gone, or its host.
     Lost { link: u64, reason: String },
+    /// By TCP the peer's host is not reached any more. The connection stands, as long as the peer's device answers.
+    Mute { link: u64, reason: String },
     /// The connection manager says that the connection is over. If that is in order, the peer's
     /// last word is here already.
     Disconnected { link: u64 },
     /// Its device, or a queue of it, has failed: there is nobody any more. The links were lost before.
     GivenUp { reason: VerbsError },
-    /// A second has gone by: peers of managed connections are to be asked for a sign of life.
+    /// A second has gone by: peers of connections whose lines say little are to be asked for a sign of life.
     Probe,
 }
 

@@ -29,6 +29,8 @@ PART_SECONDS_MAX = 1200
 # The time of both hosts is shared with other tests: one that is kept from its core for two seconds is no peer
 # that is gone. What is lost is sent again after an eighth of this.
 PATIENT = "FI_KESTREL_PEER_TIMEOUT=8000"
+# What has gone is given up soon, so that tests of that do not take long.
+PROMPT = "FI_KESTREL_PEER_TIMEOUT=1500"
 
 needs_guest = pytest.mark.skipif(HERE, reason="SOFT_ROCE_HERE=1: needs a virtual machine")
 
@@ -185,7 +187,8 @@ def latencies(output: str, size: int) -> tuple[float, float]:
 
 # What two who ask see of a cable that is pulled, one busy and one silent, and of one that is plugged.
 # `serve` and `$echo` are the test's.
-PULL_AND_PLUG = """serve 7000
+PULL_AND_PLUG = f"""export {PROMPT}
+serve 7000
 $echo ask 10.9.0.2:7000 100 busy >/tmp/busy & busy=$!
 $echo ask 10.9.0.2:7000 100 idle >/tmp/idle & idle=$!
 says answers /tmp/busy; says answers /tmp/idle

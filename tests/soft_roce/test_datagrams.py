@@ -7,7 +7,7 @@ import re
 import pytest
 
 from hosts import run_script
-from lab import HEARING, example, needs_guest
+from lab import HEARING, PROMPT, example, needs_guest
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -136,6 +136,7 @@ def test_sends_end_while_the_cable_is_pulled_and_arrive_again(datagrams: str, se
     output = between_hosts(
         datagrams,
         script=f"""
+        export {PROMPT}
         serve
         $datagrams outlast 10.9.0.1:7001 10.9.0.2:7000 5 >/tmp/asked 2>&1 & asks=$!
         says_there() {{ until grep -q "$1" /tmp/asked; do kill -0 $asks || break; sleep 0.1; done; }}

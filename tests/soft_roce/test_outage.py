@@ -8,7 +8,7 @@ import re
 import pytest
 
 from hosts import run_script
-from lab import PATIENT, example, needs_guest
+from lab import PATIENT, PROMPT, example, needs_guest
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -33,9 +33,9 @@ def between_hosts(
     """What a script prints that begins when operations of every kind are under way to the other host."""
     how = "-connected" if connected else ""
     start = f"""
-    export FI_KESTREL_TRANSPORT=verbs {setting}
+    export FI_KESTREL_TRANSPORT=verbs {PROMPT} {setting}
     serve() {{
-        on-peer env FI_KESTREL_TRANSPORT=verbs {setting} {outage} serve{how} 10.9.0.2:7000 10.9.0.1:7001 &
+        on-peer env FI_KESTREL_TRANSPORT=verbs {PROMPT} {setting} {outage} serve{how} 10.9.0.2:7000 10.9.0.1:7001 &
         peer_listening 7000
     }}
     serve

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
 # The bounds of docs/verbs.md for a cable that is pulled, and some time for an emulated machine.
 BUSY_MS_MAX = 8_000 + 10_000
-SILENT_MS_MAX = 5_000 + 10_000
+SILENT_MS_MAX = 5_000 + 1_000 + 8_000 + 10_000
 
 
 def between_hosts(echo: str, netem: str = "", *, script: str) -> str:

@@ -279,7 +279,7 @@ pub static PARAMETERS: [Parameter; 20] = [
     Parameter {
         name: "FI_KESTREL_PEER_TIMEOUT",
         kind: Kind::Integer { min: 100, max: 3_600_000 },
-        default: "1500",
+        default: "6400",
         unit: Unit::Milliseconds,
         help: "How long an RDMA peer may leave packets unanswered, at least, before its connection \
                fails; a device may take up to four times as long. It sends seven times meanwhile: longer \

@@ -23,7 +23,7 @@ fn defaults_are_within_their_own_bounds() {
         partition_key: None,
         connect_by: ConnectBy::Auto,
         connect_timeout_ms: 5000,
-        peer_timeout_ms: 1500,
+        peer_timeout_ms: 6400,
         spin_us: 50,
         tx_size: 1024,
         rx_size: 1024,

@@ -212,7 +212,7 @@ impl<V: Verbs> ControlThread<V> {
             Received::Message(message, _) => {
                 self.drop_incoming(id, &format!("it said {message:?} out of turn"));
             }
-            Received::Gone(reason) => self.drop_incoming(id, &reason),
+            Received::Silent(reason) | Received::Gone(reason) => self.drop_incoming(id, &reason),
             Received::Bad(WireError::OtherVersion { theirs }) => {
                 let why = WireError::OtherVersion { theirs }.to_string();
                 self.reject(id, RejectReason::Version, &why);

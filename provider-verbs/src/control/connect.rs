@@ -47,6 +47,7 @@ pub(super) struct Outgoing<V: Verbs> {
     pub to: SocketAddr,
     /// Which key is proved.
     key: KeyNumber,
+    /// When its first turn came, from when on its time counts: the peer is not to blame for a queue of ours.
     since: Instant,
     deadline: Instant,
     attempts: u32,

@@ -116,7 +116,7 @@ impl<V: Verbs> ControlThread<V> {
 
     pub(super) fn probe(&mut self) {
         let mut any = false;
-        for link in self.links.values().filter(|link| link.line.is_managed()) {
+        for link in self.links.values().filter(|link| link.line.says_little()) {
             if let Some(record) = self.stations.get(&link.station) {
                 record.shared.ask_to_probe();
                 any = true;

@@ -92,6 +92,8 @@ pub enum Command<V: Verbs> {
         station: u64,
         what: String,
     },
+    /// As if TCP reached nobody any more: of tests.
+    Mute,
     Unregister {
         station: u64,
         done: SyncSender<()>,

@@ -153,6 +153,8 @@ pub enum Received {
     Message(Message, Vec<u8>),
     /// The peer hung up, or its host did.
     Gone(String),
+    /// The peer's host is not reached: its kernel said nothing of the connection.
+    Silent(String),
     /// Something that is no message.
     Bad(WireError),
 }
@@ -176,9 +178,17 @@ pub fn receive(mut socket: &TcpStream, input: &mut Vec<u8>) -> Received {
             Ok(count) => input.extend_from_slice(&buffer[..count]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Received::Nothing,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if is_silence(&error) => return Received::Silent(error.to_string()),
             Err(error) => return Received::Gone(error.to_string()),
         }
     }
+}
+
+/// Whether the network is at fault, and not the peer.
+fn is_silence(error: &io::Error) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
+    [TimedOut, HostUnreachable, NetworkUnreachable, NetworkDown].contains(&error.kind())
+        || error.raw_os_error() == Some(libc::EHOSTDOWN)
 }
 
 /// Ends a connection for good, also where a forked child still has a copy of it.
@@ -202,5 +212,19 @@ mod tests {
             assert!(last >= peer_timeout, "{ms} ms: last try at {last:?} of {given_up:?}");
         }
         assert_eq!(silence_max(Duration::from_millis(1_500)), SILENCE);
+    }
+
+    #[test]
+    fn what_the_peers_kernel_says_is_no_silence() {
+        let is_silence = |number| is_silence(&io::Error::from_raw_os_error(number));
+        let networks = [
+            libc::ETIMEDOUT,
+            libc::EHOSTUNREACH,
+            libc::ENETUNREACH,
+            libc::ENETDOWN,
+            libc::EHOSTDOWN,
+        ];
+        assert!(networks.into_iter().all(is_silence));
+        assert!(![libc::ECONNRESET, libc::EPIPE, libc::ECONNREFUSED].into_iter().any(is_silence));
     }
 }

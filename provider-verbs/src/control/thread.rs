@@ -84,6 +84,7 @@ pub(super) struct Link<V: Verbs> {
     pub line: Line<V>,
     /// The host, of a sender of datagrams that is heard.
     pub heard: Option<IpAddr>,
+    pub is_of_datagrams: bool,
 }
 
 /// Everything that the control thread owns.
@@ -249,6 +250,7 @@ impl<V: Verbs> ControlThread<V> {
                     tracing::error!("a queue has failed: {what}");
                     self.give_up_station(station, &what);
                 }
+                Command::Mute => self.mute_all(),
                 Command::Unregister { station, done } => {
                     self.unregister(station);
                     let _ = done.try_send(());
@@ -381,9 +383,11 @@ impl<V: Verbs> ControlThread<V> {
                     tracing::error!("a peer's death will not be noticed: epoll: {errno}");
                 }
             }
-            Line::Managed(_) => self.probe_later(),
+            Line::Managed(_) | Line::Mute => self.probe_later(),
         }
-        self.links.insert(id, Link { station, line, heard });
+        let record = self.stations.get(&station);
+        let is_of_datagrams = record.is_some_and(|record| record.datagrams.is_some());
+        self.links.insert(id, Link { station, line, heard, is_of_datagrams });
     }
 
     /// Hands over a connection that others began.
@@ -414,7 +418,11 @@ impl<V: Verbs> ControlThread<V> {
                 let reason = format!("it said {message:?} on a connection that stands");
                 StationEvent::Lost { link: id, reason }
             }
-            Received::Gone(reason) => StationEvent::Lost { link: id, reason },
+            // Of datagrams there is no connection of a device that could tell.
+            Received::Silent(reason) if !link.is_of_datagrams => return self.mute(id, &reason),
+            Received::Silent(reason) | Received::Gone(reason) => {
+                StationEvent::Lost { link: id, reason }
+            }
             Received::Bad(error) => StationEvent::Lost { link: id, reason: error.to_string() },
         };
         if let Some(record) = self.stations.get(&link.station) {
@@ -442,7 +450,7 @@ impl<V: Verbs> ControlThread<V> {
                 self.close(&socket);
             }
             (Line::Managed(id), Some(_)) => id.disconnect(),
-            (Line::Managed(_), None) => {}
+            (Line::Managed(_), None) | (Line::Mute, _) => {}
         }
     }
 }

@@ -139,7 +139,8 @@ impl<V: Verbs> UdTransport<V> {
                 self.tell(TransportEvent::Down { reason: reason.into(), wholly: true });
             }
             // Of connections alone.
-            StationEvent::Disconnected { .. } | StationEvent::Probe => {}
+            StationEvent::Disconnected { .. } | StationEvent::Mute { .. } | StationEvent::Probe => {
+            }
             StationEvent::Lost { link, reason } => {
                 if let Some(peer) = self.links.remove(&link) {
                     self.tell(TransportEvent::Lost { peer, reason });

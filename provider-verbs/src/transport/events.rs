@@ -113,6 +113,7 @@ impl<V: Verbs> RcTransport<V> {
                 self.shared.note_probe();
                 self.probe();
             }
+            StationEvent::Mute { link, reason } => self.rely_on_device(link, &reason),
             StationEvent::Lost { link, reason } => {
                 if let Some(peer) = self.peer_of_link(link) {
                     self.tell(TransportEvent::Lost { peer, reason });

@@ -203,16 +203,33 @@ impl<V: Verbs> RcTransport<V> {
         // What the device refuses is told by those whose it is.
         self.post_held();
         for peer in &mut self.peers {
-            if let Some(lane) =
-                peer.send.as_mut().filter(|lane| lane.managed.is_some() && !lane.failed)
-            {
+            if let Some(lane) = peer.send.as_mut().filter(|lane| lane.is_probed && !lane.failed) {
                 lane.probe(&mut self.sends);
             }
-            if let Some(lane) =
-                peer.receive.as_mut().filter(|lane| lane.managed.is_some() && !lane.failed)
+            if let Some(lane) = peer.receive.as_mut().filter(|lane| lane.is_probed && !lane.failed)
             {
                 lane.queue.probe(&mut self.sends);
             }
+        }
+    }
+
+    /// From now on the peer's device alone says whether it is there.
+    pub(super) fn rely_on_device(&mut self, link: u64, reason: &str) {
+        let (peer, is_probed) = match self.links.get(&link) {
+            Some(&Owner::Send(peer)) => {
+                (peer, self.peer(peer).send.as_mut().map(|lane| &mut lane.is_probed))
+            }
+            Some(&Owner::Receive(peer)) => {
+                (peer, self.peer(peer).receive.as_mut().map(|lane| &mut lane.is_probed))
+            }
+            _ => return,
+        };
+        tracing::info!(
+            peer,
+            "TCP does not reach a peer ({reason}): its device is asked from now on"
+        );
+        if let Some(is_probed) = is_probed {
+            *is_probed = true;
         }
     }
 }

@@ -50,6 +50,8 @@ pub struct SendLane<V: Verbs> {
     pub place: Option<PathEnd>,
     /// What was agreed on, if the connection manager made it.
     pub managed: Option<Box<Agreement>>,
+    /// The peer's device is asked for signs of life: nothing else tells of the end of its host.
+    pub is_probed: bool,
     /// Of what is granted, kept back for goodbye.
     kept: u32,
     /// Requests that are no packets, the number of the last, and the packets before it.
@@ -62,7 +64,7 @@ impl<V: Verbs> SendLane<V> {
     pub fn new(end: SendEnd<V>) -> Self {
         let SendEnd { queue_pair, credit, link, place, managed, .. } = end;
         let kept = u32::from(managed.is_some());
-        let queue = SendQueue::new(queue_pair, SENDS_MAX);
+        let (queue, is_probed) = (SendQueue::new(queue_pair, SENDS_MAX), managed.is_some());
         SendLane {
             queue,
             hunger: Hunger::default(),
@@ -75,6 +77,7 @@ impl<V: Verbs> SendLane<V> {
             failed: false,
             place,
             managed,
+            is_probed,
             kept,
             probes: 0,
             probe: 0,
@@ -227,6 +230,8 @@ pub struct ReceiveLane<V: Verbs> {
     pub place: Option<PathEnd>,
     /// What was agreed on, if the connection manager made it.
     pub managed: Option<Box<Agreement>>,
+    /// The peer's device is asked for signs of life: nothing else tells of the end of its host.
+    pub is_probed: bool,
     /// The peer said goodbye.
     goodbye: bool,
     /// Of what its host may have.
@@ -244,6 +249,7 @@ pub struct Promise {
 impl<V: Verbs> ReceiveLane<V> {
     pub fn new(end: ReceiveEnd<V>) -> Self {
         let ReceiveEnd { queue_pair, credit, link, peer, place, managed, share } = end;
+        let is_probed = managed.is_some();
         ReceiveLane {
             queue: SendQueue::new(queue_pair, CREDIT_WRITES_MAX),
             credit,
@@ -260,6 +266,7 @@ impl<V: Verbs> ReceiveLane<V> {
             broken: false,
             place,
             managed,
+            is_probed,
             goodbye: false,
             share,
         }

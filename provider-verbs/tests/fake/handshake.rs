@@ -345,6 +345,33 @@ fn silent_listeners_hold_up_nobody_else() {
     }
 }
 
+/// What a connect waits for the others of its process is not its peer's fault: here longer than a peer may take.
+#[test]
+fn who_waits_for_a_turn_has_all_of_its_time_afterwards() {
+    const SILENT: u32 = 128;
+    let silent: Vec<_> = (0..SILENT).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let connect_timeout = Duration::from_millis(400);
+    let options = VerbsOptions { connect_timeout, ..VerbsOptions::default() };
+    let provider = provider_with(&FakeFabric::default(), FakeOptions::default(), options);
+    let (mut one, two) = (open(&provider), open(&provider));
+    for (peer, listener) in (0..).zip(&silent) {
+        one.connect(peer, Address::from(listener.local_addr().unwrap()));
+    }
+    one.connect(SILENT, two.address());
+    let (mut connected, mut failed) = (0, 0);
+    while connected + failed <= SILENT {
+        match event(&mut one) {
+            TransportEvent::Connected { peer: SILENT, .. } => connected += 1,
+            TransportEvent::Failed { reason, .. } => {
+                assert!(reason.reason.contains("greet"), "{}", reason.reason);
+                failed += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(connected, 1);
+}
+
 #[test]
 fn a_listener_of_another_version_is_named() {
     let reason = connect_to(|mut socket| {

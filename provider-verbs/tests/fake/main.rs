@@ -14,5 +14,6 @@ mod held_up;
 mod hostile;
 mod kept_buffers;
 mod managed;
+mod mute;
 mod paths;
 mod traffic_class;

@@ -108,7 +108,7 @@ impl<V: Verbs> ControlThread<V> {
                 let source = WireError::Field { what: "an answer's kind", value: 0 };
                 self.fail(id, ConnectError::BadAnswer { to, source });
             }
-            Received::Gone(reason) => {
+            Received::Silent(reason) | Received::Gone(reason) => {
                 outgoing.way.tcp_let_go();
                 self.try_again(id, reason);
             }

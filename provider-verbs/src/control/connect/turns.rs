@@ -14,12 +14,15 @@ const CONNECTING_MAX: usize = 32;
 const SLOW_ANSWER: Duration = Duration::from_millis(200);
 
 impl<V: Verbs> ControlThread<V> {
-    /// A connect waits for its turn, behind the others.
+    /// A connect waits for its turn, behind the others. For its first turn it waits as long as that takes, which
+    /// is bounded by those in front of it.
     pub(super) fn line_up(&mut self, id: u64) {
         if let Some(outgoing) = self.outgoing.get_mut(&id) {
             outgoing.step = Step::Waiting;
-            let deadline = outgoing.deadline;
-            self.wait_until(id, deadline);
+            let (has_begun, deadline) = (outgoing.attempts > 0, outgoing.deadline);
+            if has_begun {
+                self.wait_until(id, deadline);
+            }
             self.waiting.push_back(id);
         }
     }
@@ -30,6 +33,11 @@ impl<V: Verbs> ControlThread<V> {
             && let Some(id) = self.waiting.pop_front()
         {
             if let Some(outgoing) = self.outgoing.get_mut(&id) {
+                if outgoing.attempts == 0 {
+                    let (now, record) = (Instant::now(), self.stations.get(&outgoing.station));
+                    let timeout = record.map_or(Duration::ZERO, |record| record.connect_timeout);
+                    (outgoing.since, outgoing.deadline) = (now, now + timeout);
+                }
                 // It may be over at once, and is counted then.
                 outgoing.step = Step::Pausing;
                 outgoing.has_turn = true;
