@@ -12,11 +12,11 @@ pub enum VerbsError {
     #[error("{call} on {device} failed: {source}")]
     Call { device: String, call: &'static str, source: io::Error },
     /// Something that devices keep in memory of the process, which counts as locked.
-    #[error("{call} on {device} failed: {source}: {}", shortage(*.limit))]
+    #[error("{call} on {device} failed: {source}: {}", shortage(source, *.limit))]
     Exhausted { device: String, call: &'static str, limit: Option<u64>, source: io::Error },
     #[error(
         "no memory of {bytes} bytes can be registered with {device}: {source}: {}",
-        shortage(*.limit)
+        shortage(source, *.limit)
     )]
     LockedMemory { device: String, bytes: usize, limit: Option<u64>, source: io::Error },
     #[error("{device} has an own link layer {ours:?}, and the peer's is {theirs:?}")]
@@ -55,14 +55,17 @@ pub fn locked_memory_max() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Memlock).current
 }
 
-fn shortage(limit: Option<u64>) -> String {
+fn shortage(source: &io::Error, limit: Option<u64>) -> String {
+    if source.raw_os_error() == Some(libc::EAGAIN) {
+        return "the control group of this process has no more of the device (rdma.max)".into();
+    }
     match limit {
         None => "the device or the host has no more of it; locked memory (RLIMIT_MEMLOCK) is \
                  unlimited"
             .into(),
         Some(bytes) => format!(
-            "the limit on locked memory (RLIMIT_MEMLOCK) is {} KiB: raise it with ulimit -l, or in \
-             /etc/security/limits.conf",
+            "the limit on locked memory (RLIMIT_MEMLOCK) is {} KiB: raise it with ulimit -l, in \
+             /etc/security/limits.conf, or as LimitMEMLOCK of the service that starts the job",
             bytes >> 10
         ),
     }
@@ -74,7 +77,7 @@ impl VerbsError {
         VerbsError::of_limited_call(device, call, source, locked_memory_max())
     }
 
-    /// The kernel says no more than ENOMEM of a limit that is reached.
+    /// The kernel says no more than ENOMEM of a limit that is reached, and EAGAIN of one of a control group.
     fn of_limited_call(
         device: &str,
         call: &'static str,
@@ -83,7 +86,7 @@ impl VerbsError {
     ) -> VerbsError {
         let device = device.to_owned();
         let makes = call.starts_with("ibv_create_") || call.starts_with("ibv_alloc_");
-        if makes && source.raw_os_error() == Some(libc::ENOMEM) {
+        if makes && matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN)) {
             return VerbsError::Exhausted { device, call, limit, source };
         }
         VerbsError::Call { device, call, source }
@@ -150,6 +153,10 @@ mod tests {
             }
             assert_eq!(error.errno(), Errno::NOMEM);
         }
+        let source = io::Error::from_raw_os_error(libc::EAGAIN);
+        let error = VerbsError::of_limited_call("mlx5_0", "ibv_create_qp", source, None);
+        assert!(error.to_string().contains("rdma.max"), "{error}");
+        assert_eq!(error.errno(), Errno::NOMEM);
         let (bytes, limit) = (4096, Some(64 << 10));
         let source = io::Error::from_raw_os_error(libc::ENOMEM);
         let error = VerbsError::LockedMemory { device: "mlx5_0".into(), bytes, limit, source };

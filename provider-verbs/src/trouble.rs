@@ -7,6 +7,9 @@ pub enum Trouble {
     Device(String),
     /// The same of one queue of an endpoint, as the device calls it.
     Queue { name: u64, what: String },
+    /// A port comes or goes, or is known by other names from now on. Completions tell of what is lost; who reads
+    /// of that wants to know why.
+    Port(String),
     /// Nothing has to be done: completions tell of what is lost, if anything is.
     Other(String),
 }

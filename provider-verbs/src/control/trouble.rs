@@ -58,6 +58,7 @@ impl<V: Verbs> ControlThread<V> {
                         self.give_up_station(id, &what);
                     }
                 }
+                Trouble::Port(what) => tracing::warn!(device = device.name(), "{what}"),
                 Trouble::Other(what) => tracing::debug!(device = device.name(), "{what}"),
             }
         }

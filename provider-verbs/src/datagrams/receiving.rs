@@ -45,13 +45,19 @@ impl Stranger {
     /// Whether it came directly from that queue pair, with that pass. A pass may be what somebody else calls
     /// its incarnation.
     pub(super) fn is_from(&self, pass: u64, queue_pair: u32) -> bool {
-        (self.pass, self.front, self.sender) == (pass, HEAD_BYTES, queue_pair)
+        (self.pass, self.front) == (pass, HEAD_BYTES) && may_be(self.sender, queue_pair)
     }
 
     /// Whether it came by a group, from who calls itself that.
     pub(super) fn is_overheard_from(&self, incarnation: u64) -> bool {
         (self.pass, self.front) == (incarnation, HEAD_BYTES + SOURCE_BYTES)
     }
+}
+
+/// Whether a device tells of that queue pair. It is held to the lower 16 bits, since rdma-core's driver of
+/// Broadcom's devices masks the upper ones with the wrong constant: the pass tells senders apart.
+fn may_be(told: u32, queue_pair: u32) -> bool {
+    (told ^ queue_pair) & 0xffff == 0
 }
 
 impl<V: Verbs> UdTransport<V> {
@@ -99,7 +105,7 @@ impl<V: Verbs> UdTransport<V> {
         let stranger = Stranger { pass, buffer, front, bytes, sender };
         match self.passes.get(&pass) {
             _ if is_to_group => self.group_arrived(stranger),
-            Some(&Speaker { peer, queue_pair }) if queue_pair == sender => {
+            Some(&Speaker { peer, queue_pair }) if may_be(sender, queue_pair) => {
                 self.arrived.push_back(Packet { peer, buffer, front, bytes });
             }
             Some(_) => self.drop_stray(buffer),
@@ -199,5 +205,17 @@ impl<V: Verbs> UdTransport<V> {
             std::mem::take(&mut self.arrived).into_iter().partition(|packet| packet.peer == peer);
         self.arrived = kept;
         gone.into_iter().for_each(|packet| self.give_back(packet.buffer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_be;
+
+    #[test]
+    fn a_queue_pair_whose_upper_bits_were_lost_is_itself() {
+        // As bnxt_re's driver masks bits 16 to 23: with 0x18.
+        assert!(may_be(0x18_1234, 0xff_1234) && may_be(0x1234, 0x1234));
+        assert!(!may_be(0x18_1234, 0xff_1235));
     }
 }

@@ -349,7 +349,9 @@ fn fill(work: &mut ibv_send_wr, segment: &mut ibv_sge, request: &SendRequest) {
     }
     let signalled = if request.signalled { IBV_SEND_SIGNALED } else { 0 };
     let fenced = if request.fenced { IBV_SEND_FENCE } else { 0 };
-    work.send_flags = signalled | fenced | if request.inline { IBV_SEND_INLINE } else { 0 };
+    // Of nothing the flag says nothing, and a device that takes nothing inline need not see it.
+    let is_inline = request.inline && request.segment.length > 0;
+    work.send_flags = signalled | fenced | if is_inline { IBV_SEND_INLINE } else { 0 };
     let (opcode, remote) = match request.verb {
         Verb::Send => (IBV_WR_SEND, None),
         Verb::Datagram(Destination { handle, queue_pair, key }) => {

@@ -36,6 +36,14 @@ impl Rdma {
                 IBV_EVENT_DEVICE_FATAL => Trouble::Device(what),
                 IBV_EVENT_CQ_ERR => Trouble::Queue { name: name_of(event.element.cq), what },
                 IBV_EVENT_SRQ_ERR => Trouble::Queue { name: name_of(event.element.srq), what },
+                IBV_EVENT_PORT_ACTIVE
+                | IBV_EVENT_PORT_ERR
+                | IBV_EVENT_LID_CHANGE
+                | IBV_EVENT_PKEY_CHANGE
+                | IBV_EVENT_SM_CHANGE
+                | IBV_EVENT_CLIENT_REREGISTER => {
+                    Trouble::Port(format!("{what}, port {}", event.element.port_num))
+                }
                 _ => Trouble::Other(what),
             };
             verbs.ibv_ack_async_event(&mut event);

@@ -148,7 +148,9 @@ impl<V: Verbs> RcTransport<V> {
         role: Role,
         from: &Origin,
     ) -> Option<(V::QueuePair, u32, PathEnd)> {
-        let made = self.shared.device.create_queue_pair(&self.shared.queues, REACHES_MAX, role);
+        // A target's end sends nothing.
+        let sends = if role == Role::Reaches { REACHES_MAX } else { 1 };
+        let made = self.shared.device.create_queue_pair(&self.shared.queues, sends, role);
         let pair = made.inspect_err(|error| tracing::info!("no window: {error}")).ok()?;
         let first_packet = u32::from_le_bytes(random()) >> 8;
         let end = crate::control::path_end(&from.port, pair.number(), first_packet);
