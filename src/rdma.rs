@@ -187,17 +187,11 @@ fn ports_of(all: &[Device]) -> Vec<RdmaPort> {
     usable.flat_map(|device| device.ports.iter().map(of(device))).collect()
 }
 
-/// Whether a device may be used if it has to have that name, or any.
-fn is_named(device: &str, name: &str) -> bool {
-    name.is_empty() || device == name
-}
-
 fn all(config: &Config) -> Result<Vec<Device>, Cause> {
     if config.transport == TransportChoice::Shm {
         return Err(no_device("FI_KESTREL_TRANSPORT=shm".into()));
     }
-    let is_wanted = |device: &str| is_named(device, &config.device);
-    kestrel_verbs::devices(is_wanted).map_err(|error| Cause::of(&error))
+    kestrel_verbs::devices(|device| config.device.admit(device)).map_err(|error| Cause::of(&error))
 }
 
 /// What is offered, and of each other device why it is not.
@@ -234,7 +228,7 @@ pub fn open(config: &Config, name: &str, auth_key: &[u8]) -> Result<VerbsProvide
         let reason = format!("FI_KESTREL_TRANSPORT=shm does not go with the domain {name}");
         return Err(no_device(reason));
     }
-    if !config.device.is_empty() && config.device != name {
+    if !config.device.admit(name) {
         let reason = format!("FI_KESTREL_DEVICE={} does not go with {name}", config.device);
         return Err(no_device(reason));
     }
@@ -371,7 +365,7 @@ pub(crate) mod tests {
     /// What would be offered where there are several devices.
     pub(crate) fn chosen(config: &Config) -> Result<Vec<RdmaDevice>, Cause> {
         let mut all = several().to_vec();
-        all.retain(|device| is_named(&device.name, &config.device));
+        all.retain(|device| config.device.admit(&device.name));
         choose(&all, &plain())
     }
 
@@ -431,7 +425,6 @@ pub(crate) mod tests {
         let refused = choose(&all[..2], &plain()).unwrap_err();
         assert_eq!(refused.errno, Errno::NODEV);
         assert!(refused.reason.contains("down0") && refused.reason.contains("mute0"), "{refused}");
-        assert!(is_named("rxe1", "") && is_named("rxe1", "rxe1") && !is_named("rxe1", "rxe"));
     }
 
     #[test]

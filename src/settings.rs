@@ -256,6 +256,7 @@ mod tests {
                 "FI_KESTREL_CMA" | "FI_KESTREL_LANE_CHUNKS" => "off",
                 "FI_KESTREL_COPY" => "memcpy",
                 "FI_KESTREL_PKEY" => "0x8001",
+                "FI_KESTREL_GID_INDEX" | "FI_KESTREL_TRAFFIC_CLASS" | "FI_KESTREL_SL" => "2",
                 "FI_KESTREL_CONNECT_BY" => "tcp",
                 "FI_KESTREL_NIC_ATOMICS" => "exclusive",
                 _ => "512K",

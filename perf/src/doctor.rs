@@ -314,7 +314,7 @@ fn rdma_devices(session: &Session) -> Finding {
                 TransportChoice::Verbs => {
                     (Mark::Bad, "RDMA alone is asked for: no peer is reached")
                 }
-                TransportChoice::Auto if !config.device.is_empty() => {
+                TransportChoice::Auto if !config.device.are_any() => {
                     (Mark::Bad, "peers of this host are reached, others are not")
                 }
                 TransportChoice::Auto => (

@@ -6,7 +6,7 @@
 
 use std::{net::SocketAddr, os::fd::RawFd, sync::Arc, time::Duration};
 
-use crate::verbs::{Agreement, Verbs, VerbsError};
+use crate::verbs::{Agreement, Marks, Verbs, VerbsError};
 
 /// Bytes that a request, an answer and a refusal can carry.
 pub const REQUEST_BYTES_MAX: usize = 56;
@@ -59,7 +59,7 @@ pub trait Manager<V: Verbs>: Send + Sync + 'static {
         name: u64,
         own: SocketAddr,
         to: SocketAddr,
-        dscp: Option<u8>,
+        marks: Option<Marks>,
         within: Duration,
     ) -> Result<Self::Id, VerbsError>;
 
@@ -87,7 +87,7 @@ pub trait ManagedId<V: Verbs>: Send + 'static {
     fn join(
         &self,
         pair: &V::QueuePair,
-        dscp: Option<u8>,
+        marks: Option<Marks>,
         mtu_bytes_max: u32,
     ) -> Result<Agreement, VerbsError>;
 

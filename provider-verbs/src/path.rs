@@ -13,6 +13,42 @@ use crate::{
 /// Hops that packets may take between routers.
 const HOPS: u8 = 64;
 
+/// What packets are marked with, for those on their way to go by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// The byte of that name in headers: a code point (DSCP), and two bits of congestion notification.
+    pub traffic_class: u8,
+    /// What InfiniBand's switches go by.
+    pub service_level: u8,
+}
+
+impl Marks {
+    /// Its traffic class, and the service level of its upper three bits.
+    pub fn of_class(traffic_class: u8) -> Marks {
+        Marks { traffic_class, service_level: traffic_class >> 5 }
+    }
+
+    pub fn of_code_point(dscp: u8) -> Marks {
+        Marks::of_class(dscp << 2)
+    }
+
+    pub fn code_point(self) -> u8 {
+        self.traffic_class >> 2
+    }
+
+    /// Those of an endpoint that asks for a code point or for none, where the user has set a class and a
+    /// service level or has not.
+    pub fn chosen(
+        asked: Option<u8>,
+        class: Option<u8>,
+        service_level: Option<u8>,
+    ) -> Option<Marks> {
+        let marks = asked.map(Marks::of_code_point).or(class.map(Marks::of_class));
+        let with = |service_level| Marks { service_level, ..marks.unwrap_or_default() };
+        service_level.map(with).or(marks)
+    }
+}
+
 /// What routes packets: a device's address vector. Reference: ibv_create_ah(3)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -50,7 +86,7 @@ pub fn to_peer(device: &str, from: &Origin, peer: &PathEnd) -> Result<Route, Ver
     if let Some(agreed) = from.agreed {
         return Ok(agreed);
     }
-    let by_gid = Route { lid: peer.lid, ..by_gid(port, peer.gid, from.dscp) };
+    let by_gid = Route { lid: peer.lid, ..by_gid(port, peer.gid, from.marks) };
     if port.link_layer != LinkLayer::InfiniBand {
         return Ok(by_gid);
     }
@@ -67,16 +103,15 @@ pub fn to_peer(device: &str, from: &Origin, peer: &PathEnd) -> Result<Route, Ver
     Ok(Route { global: None, ..by_gid })
 }
 
-/// The path of packets with a global route header. The code point, 0 if there is none, is the upper part of
-/// the traffic class that headers carry, and its upper half the service level.
-pub fn by_gid(port: &LocalPort, gid: [u8; 16], dscp: Option<u8>) -> Route {
-    let dscp = dscp.unwrap_or(0);
-    let (flow_label, hop_limit, traffic_class) = (0, HOPS, dscp << 2);
+/// The path of packets with a global route header, marked with zeroes if with nothing.
+pub fn by_gid(port: &LocalPort, gid: [u8; 16], marks: Option<Marks>) -> Route {
+    let Marks { traffic_class, service_level } = marks.unwrap_or_default();
+    let (flow_label, hop_limit) = (0, HOPS);
     let gid_index = port.gid_index;
     Route {
         port: port.number,
         lid: 0,
-        service_level: dscp >> 3,
+        service_level,
         source_path_bits: 0,
         static_rate: 0,
         global: Some(GlobalRoute { gid, gid_index, flow_label, hop_limit, traffic_class }),
@@ -139,7 +174,7 @@ mod tests {
     }
 
     fn from(port: LocalPort) -> Origin {
-        Origin { port, dscp: Some(46), agreed: None }
+        Origin { port, marks: Some(Marks::of_code_point(46)), agreed: None }
     }
 
     fn peer(link_layer: LinkLayer) -> PathEnd {
@@ -153,6 +188,17 @@ mod tests {
             mtu_bytes: 4096,
             reads_max: 16,
         }
+    }
+
+    #[test]
+    fn what_an_endpoint_asks_for_goes_before_what_the_user_has_set() {
+        let marks = |traffic_class, service_level| Some(Marks { traffic_class, service_level });
+        assert_eq!(Marks::chosen(None, None, None), None);
+        assert_eq!(Marks::chosen(Some(46), Some(106), None), marks(184, 5));
+        assert_eq!(Marks::chosen(None, Some(106), None), marks(106, 3), "the lower bits as well");
+        assert_eq!(Marks::chosen(None, Some(106), Some(1)), marks(106, 1));
+        assert_eq!(Marks::chosen(Some(46), None, Some(0)), marks(184, 0));
+        assert_eq!(Marks::chosen(None, None, Some(2)), marks(0, 2));
     }
 
     #[test]
@@ -180,7 +226,7 @@ mod tests {
         let global = route.global.unwrap();
         assert_eq!((route.lid, route.service_level), (0, 5));
         assert_eq!((global.gid, global.gid_index, global.traffic_class), (far, 3, 46 << 2));
-        assert_eq!(by_gid(&ours, far, Some(46)), route);
+        assert_eq!(by_gid(&ours, far, Some(Marks::of_code_point(46))), route);
     }
 
     #[test]

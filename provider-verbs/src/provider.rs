@@ -31,7 +31,7 @@ use crate::{
     send_pool::{Buffers, SendPool},
     station::StationShared,
     transport::RcTransport,
-    verbs::{Depths, Origin, QueuePair, Queues, Role, Verbs, VerbsError},
+    verbs::{Depths, Marks, Origin, QueuePair, Queues, Role, Verbs, VerbsError},
 };
 
 /// What the queues of an endpoint on connections are like.
@@ -57,8 +57,12 @@ pub struct VerbsOptions {
     pub device: Option<String>,
     /// The entry of its GID table to use; none: chosen, and the choice is logged.
     pub gid_index: Option<u8>,
-    /// The InfiniBand partition, by its P_Key; none: the first of the port's table.
+    /// The InfiniBand partition, by its P_Key; none: the first full member's of the port's table.
     pub partition_key: Option<u16>,
+    /// What packets of endpoints that ask for no code point are marked with.
+    pub traffic_class: Option<u8>,
+    /// Their service level; none: by the traffic class.
+    pub service_level: Option<u8>,
     /// The IP address of endpoints that ask for none; none: that of the device's network.
     pub default_ip: Option<IpAddr>,
     /// The key of endpoints that are given none: those with different keys refuse each other.
@@ -87,8 +91,10 @@ impl From<&Config> for VerbsOptions {
     fn from(config: &Config) -> Self {
         VerbsOptions {
             device: None,
-            gid_index: None,
+            gid_index: config.gid_index,
             partition_key: config.partition_key,
+            traffic_class: config.traffic_class,
+            service_level: config.service_level,
             default_ip: None,
             auth_key: Vec::new(),
             connect_by: config.connect_by,
@@ -106,6 +112,8 @@ pub struct RcProvider<V: Verbs> {
     device: Arc<V>,
     default_ip: IpAddr,
     auth_key: Vec<u8>,
+    traffic_class: Option<u8>,
+    service_level: Option<u8>,
     connect_by: ConnectBy,
     /// Opened for the first endpoint that uses it.
     manager: OnceLock<Arc<V::Manager>>,
@@ -142,6 +150,8 @@ impl<V: Verbs> RcProvider<V> {
             adapter_atomics,
             default_ip,
             auth_key: options.auth_key,
+            traffic_class: options.traffic_class,
+            service_level: options.service_level,
             connect_by: options.connect_by,
             manager: OnceLock::new(),
             manager_missed: AtomicBool::new(false),
@@ -302,8 +312,8 @@ impl<V: Verbs> Provider for RcProvider<V> {
     fn open_as(&self, opening: Opening<'_>) -> Result<Carrier<V>, Cause> {
         let station = self.control.next_station();
         let (listener, address, managed) = self.listen_both(station, &opening)?;
-        let (port, dscp) = (self.device.port_at(address.ip()), opening.dscp);
-        let origin = Origin { port, dscp, agreed: None };
+        let marks = Marks::chosen(opening.dscp, self.traffic_class, self.service_level);
+        let origin = Origin { port: self.device.port_at(address.ip()), marks, agreed: None };
         let (shared, sends) = self.open_shared(&opening, origin)?;
         let key = match opening.auth_key {
             [] => &self.auth_key[..],

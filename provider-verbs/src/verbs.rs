@@ -10,7 +10,10 @@ use arrayvec::ArrayVec;
 use kestrel_core::{memory::Piece, window::Change};
 
 use crate::{device::LinkLayer, manager::Manager, memory::Memory, trouble::Trouble};
-pub use crate::{error::VerbsError, path::Route};
+pub use crate::{
+    error::VerbsError,
+    path::{Marks, Route},
+};
 
 /// In front of each datagram in its receive buffer: room for the packet's global route header.
 pub const GRH_BYTES: usize = 40;
@@ -34,8 +37,8 @@ pub struct GroupRequest {
     pub own: IpAddr,
     /// Datagrams of others to the group are let through to this host.
     pub hears: bool,
-    /// Datagrams to the group carry that code point, if it is said.
-    pub dscp: Option<u8>,
+    /// What datagrams to the group are marked with, if it is said.
+    pub marks: Option<Marks>,
     /// The connection manager is to join where the host could do without.
     pub managed: bool,
 }
@@ -264,8 +267,8 @@ pub struct LocalPort {
 pub struct Origin {
     /// The port, by those entries of its tables that the endpoint goes by.
     pub port: LocalPort,
-    /// The code point that headers carry; none: that of the connection manager, or 0.
-    pub dscp: Option<u8>,
+    /// What packets are marked with; none: as the connection manager says, or with zeroes.
+    pub marks: Option<Marks>,
     /// The route to the one peer that it is for, where the connection manager has said it.
     pub agreed: Option<Route>,
 }

@@ -34,7 +34,7 @@ pub(super) fn all(config: &Config) -> Result<Vec<Reach>, DiscoveryError> {
             tracing::warn!("{none}");
             return Err(none);
         }
-        Err(why) if config.device.is_empty() => {
+        Err(why) if config.device.are_any() => {
             tracing::info!("shared memory alone: {}", why.reason);
         }
         Err(why) => {

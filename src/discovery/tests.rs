@@ -323,9 +323,12 @@ fn the_way_to_a_peer_leads_through_the_address_that_is_its_own() {
 
 #[test]
 fn verbs_alone_without_a_device_is_an_error_that_says_why() {
-    let name = "no_such_device";
-    let config =
-        Config { transport: TransportChoice::Verbs, device: name.into(), ..Config::default() };
+    let lookup = |name: &str| match name {
+        "FI_KESTREL_TRANSPORT" => Some("verbs".to_owned()),
+        "FI_KESTREL_DEVICE" => Some("no_such_device".to_owned()),
+        _ => None,
+    };
+    let config = Config::from_lookup(lookup).unwrap();
     let error =
         discover_with(&config, ApiVersion::NATIVE, Asker::OfKestrel, None, None).unwrap_err();
     assert!(matches!(error, DiscoveryError::NoDevice(_)), "{error:?}");

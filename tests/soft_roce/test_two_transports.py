@@ -47,13 +47,17 @@ def job(rank: str, netem: str = "", *, setting: str) -> tuple[list[tuple[int, in
     return [(near, far) for _, near, far in found], *code_points
 
 
-LOSSY = pytest.param("loss 1%", id="lossy", marks=pytest.mark.full)
+# Also with a class that the user has set: code point 26, and congestion notification.
+CLASS = pytest.param("", "FI_KESTREL_TRAFFIC_CLASS=106", "26", id="class")
+LOSSY = pytest.param("loss 1%", "", "0", id="lossy", marks=pytest.mark.full)
 
 
-@pytest.mark.parametrize("netem", [pytest.param("", id="whole"), LOSSY])
-def test_neighbours_go_near_and_others_far(rank: str, netem: str) -> None:
-    sent = job(rank, netem, setting="FI_KESTREL_TRANSPORT=auto")
-    assert sent == ([(MESSAGES, 2 * MESSAGES)] * 4, "0")
+@pytest.mark.parametrize("netem, setting, code_points", [CLASS, LOSSY])
+def test_neighbours_go_near_and_others_far(
+    rank: str, netem: str, setting: str, code_points: str
+) -> None:
+    sent = job(rank, netem, setting=f"FI_KESTREL_TRANSPORT=auto {setting}")
+    assert sent == ([(MESSAGES, 2 * MESSAGES)] * 4, code_points)
 
 
 def test_all_goes_far_where_that_is_forced(rank: str) -> None:

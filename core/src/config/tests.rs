@@ -1,6 +1,6 @@
 //! The table against what it says, and values of all kinds against the table.
 
-use super::*;
+use super::{table::COPY, *};
 
 fn with(name: &str, value: &str) -> Result<Config, Vec<ConfigError>> {
     Config::from_lookup(|asked| (asked == name).then(|| value.to_owned()))
@@ -12,7 +12,7 @@ fn defaults_are_within_their_own_bounds() {
     assert_eq!(config, Config::default());
     let expected = Config {
         transport: TransportChoice::Auto,
-        device: String::new(),
+        device: Names::default(),
         cores: CoreSet::default(),
         unexpected_budget_bytes: 64 << 20,
         chunk_size: 32 << 10,
@@ -21,6 +21,9 @@ fn defaults_are_within_their_own_bounds() {
         cma: CmaPolicy::Auto,
         copy: "auto",
         partition_key: None,
+        gid_index: None,
+        traffic_class: None,
+        service_level: None,
         connect_by: ConnectBy::Auto,
         connect_timeout_ms: 5000,
         peer_timeout_ms: 6400,
@@ -51,6 +54,9 @@ fn each_parameter_sets_its_own_value() {
         ("CMA", "off"),
         ("COPY", "avx512"),
         ("PKEY", "0x8001"),
+        ("GID_INDEX", "3"),
+        ("TRAFFIC_CLASS", "106"),
+        ("SL", "2"),
         ("CONNECT_BY", "rdma_cm"),
         ("CONNECT_TIMEOUT", "100"),
         ("PEER_TIMEOUT", "30000"),
@@ -67,8 +73,9 @@ fn each_parameter_sets_its_own_value() {
     assert_eq!(set.len(), PARAMETERS.len());
     let config = Config::from_lookup(|name| set.get(name).cloned()).unwrap();
     assert_eq!(config.cores.iter().collect::<Vec<_>>(), [1, 4, 5, 6]);
+    assert_eq!(config.device.to_string(), "mlx5_0");
     expected.transport = TransportChoice::Verbs;
-    expected.device = "mlx5_0".into();
+    expected.device = config.device.clone();
     expected.cores = config.cores.clone();
     expected.unexpected_budget_bytes = 1 << 30;
     expected.chunk_size = 8192;
@@ -77,6 +84,9 @@ fn each_parameter_sets_its_own_value() {
     expected.cma = CmaPolicy::Off;
     expected.copy = "avx512";
     expected.partition_key = Some(0x8001);
+    expected.gid_index = Some(3);
+    expected.traffic_class = Some(106);
+    expected.service_level = Some(2);
     expected.connect_by = ConnectBy::RdmaCm;
     expected.connect_timeout_ms = 100;
     expected.peer_timeout_ms = 30_000;

@@ -33,8 +33,10 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// Cores, as in `2,4-7`.
     Cores,
-    /// A device's name, as the kernel gives them; or nothing.
-    Name,
+    /// Names of devices, as the kernel gives them, or all but some; or nothing.
+    Names,
+    /// A number that fits into a byte; or nothing.
+    Byte { max: u8 },
     /// A P_Key of InfiniBand, hexadecimal or decimal; or nothing.
     PartitionKey,
 }
@@ -48,10 +50,40 @@ pub enum Value {
     Choice(usize),
     /// Cores; none where nothing was named.
     Cores(CoreSet),
-    /// A name; empty where nothing was named.
-    Name(String),
+    /// Names; any where nothing was named.
+    Names(Names),
+    /// A number, if there is one.
+    Byte(Option<u8>),
     /// A P_Key, if one was named.
     PartitionKey(Option<u16>),
+}
+
+/// Some of a host's devices, by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// It is all devices but these.
+    are_left_out: bool,
+    names: Vec<String>,
+}
+
+impl Names {
+    /// Whether a device of that name is among them.
+    pub fn admit(&self, name: &str) -> bool {
+        self.are_any() || self.names.iter().any(|it| it == name) != self.are_left_out
+    }
+
+    /// Whether it is all there are, as where nothing was named.
+    pub fn are_any(&self) -> bool {
+        self.names.is_empty()
+    }
+}
+
+/// As a user writes them.
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let but = if self.are_left_out { "^" } else { "" };
+        write!(f, "{but}{}", self.names.join(","))
+    }
 }
 
 /// Some of a host's cores, in ascending order.
@@ -90,8 +122,12 @@ impl Value {
         if let Value::Choice(position) = self { position } else { 0 }
     }
 
-    pub(super) fn name(self) -> String {
-        if let Value::Name(name) = self { name } else { String::new() }
+    pub(super) fn names(self) -> Names {
+        if let Value::Names(names) = self { names } else { Names::default() }
+    }
+
+    pub(super) fn byte(self) -> Option<u8> {
+        if let Value::Byte(byte) = self { byte } else { None }
     }
 
     pub(super) fn partition_key(self) -> Option<u16> {
@@ -119,19 +155,32 @@ impl Kind {
                 .map(Value::Choice)
                 .ok_or("it is none of the choices"),
             Kind::Cores => parse_cores(text).map(Value::Cores),
-            Kind::Name => parse_name(text).map(Value::Name),
+            Kind::Names => parse_names(text).map(Value::Names),
+            Kind::Byte { .. } if text.is_empty() => Ok(Value::Byte(None)),
+            Kind::Byte { max } => parse_within(text, 0, u64::from(max))
+                .map(|number| Value::Byte(u8::try_from(number).ok())),
             Kind::PartitionKey => parse_partition_key(text).map(Value::PartitionKey),
         }
     }
 }
 
-fn parse_name(text: &str) -> Result<String, &'static str> {
-    let inside = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    let begins = text.chars().next().is_none_or(|first| first.is_ascii_alphanumeric());
-    if begins && text.len() <= NAME_LENGTH_MAX && text.chars().all(inside) {
-        return Ok(text.to_owned());
+fn parse_names(text: &str) -> Result<Names, &'static str> {
+    if text.is_empty() {
+        return Ok(Names::default());
     }
-    Err("no device has such a name")
+    let (are_left_out, list) = match text.strip_prefix('^') {
+        Some(list) => (true, list),
+        None => (false, text),
+    };
+    let inside = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    let is_name = |name: &str| {
+        name.starts_with(|first: char| first.is_ascii_alphanumeric())
+            && name.len() <= NAME_LENGTH_MAX
+            && name.chars().all(inside)
+    };
+    let names: Vec<String> = list.split(',').map(|name| name.trim().to_owned()).collect();
+    let are_names = names.iter().all(|name| is_name(name));
+    are_names.then_some(Names { are_left_out, names }).ok_or("no device has such a name")
 }
 
 /// The highest bit tells full from limited members, and the others the partition.
@@ -212,7 +261,10 @@ impl fmt::Display for Kind {
             }
             Kind::Choice(words) => f.write_str(&words.join(", ")),
             Kind::Cores => f.write_str("a list of cores, as in 2,4-7"),
-            Kind::Name => f.write_str("a device's name, as in mlx5_0"),
+            Kind::Names => {
+                f.write_str("names of devices, as in mlx5_0,mlx5_1, or all but some, as in ^mlx5_2")
+            }
+            Kind::Byte { max } => write!(f, "a number from 0 to {max}"),
             Kind::PartitionKey => f.write_str("a P_Key of 16 bits, as in 0x8001"),
         }
     }
@@ -279,12 +331,30 @@ mod tests {
 
     #[test]
     fn names_are_those_that_devices_have() {
-        for text in ["", "mlx5_0", "rxe-d.1", &"a".repeat(63)] {
-            assert_eq!(Kind::Name.parse(text), Ok(Value::Name(text.to_owned())), "{text}");
+        let names = |text: &str| Kind::Names.parse(text).map(Value::names);
+        for text in ["", "mlx5_0", "rxe-d.1", &"a".repeat(63), "mlx5_0,mlx5_1", "^mlx5_0,rxe0"] {
+            assert_eq!(names(text).unwrap().to_string(), text);
         }
-        for text in ["-1", "a b", "a/b", "_x", "ä", &"a".repeat(64)] {
-            assert_eq!(Kind::Name.parse(text), Err("no device has such a name"), "{text}");
+        for text in
+            ["-1", "a b", "a/b", "_x", "ä", &"a".repeat(64), "a,,b", "a,", "^", "^^a", "a,^b"]
+        {
+            assert_eq!(names(text), Err("no device has such a name"), "{text}");
         }
+        let admitted = |text: &str| {
+            let names = names(text).unwrap();
+            ["mlx5_0", "mlx5_1", "rxe0"].map(|name| names.admit(name))
+        };
+        assert_eq!(admitted(""), [true; 3]);
+        assert_eq!(admitted("mlx5_1"), [false, true, false]);
+        assert_eq!(admitted("rxe0, mlx5_0"), [true, false, true]);
+        assert_eq!(admitted("^rxe0,mlx5_0"), [false, true, false]);
+    }
+
+    #[test]
+    fn a_byte_is_there_or_not() {
+        let byte = |text: &str| Kind::Byte { max: 15 }.parse(text).map(Value::byte);
+        assert_eq!((byte(""), byte("0"), byte("15")), (Ok(None), Ok(Some(0)), Ok(Some(15))));
+        assert_eq!((byte("16"), byte("x")), (Err("it is too large"), Err("it is no number")));
     }
 
     #[test]

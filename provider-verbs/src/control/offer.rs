@@ -16,7 +16,8 @@ use crate::{
     station::{PeerIdentity, ReceiveEnd, SendEnd, StationEvent, StationShared, Way},
     transport::{COUNT_BYTES, CREDIT_BYTES},
     verbs::{
-        Agreement, LocalPort, PathEnd, QueuePair, Region, RemoteMemory, Role, Verbs, VerbsError,
+        Agreement, LocalPort, Marks, PathEnd, QueuePair, Region, RemoteMemory, Role, Verbs,
+        VerbsError,
     },
 };
 
@@ -92,12 +93,12 @@ impl<V: Verbs> Offer<V> {
     pub fn join_managed(
         &self,
         id: &ManagedIdOf<V>,
-        dscp: Option<u8>,
+        marks: Option<Marks>,
         mtu_bytes_max: u32,
     ) -> Result<Joined<V>, VerbsError> {
         match self {
             Offer::Connection { queue_pair, .. } => {
-                Ok(Joined::Managed(Box::new(id.join(queue_pair, dscp, mtu_bytes_max)?)))
+                Ok(Joined::Managed(Box::new(id.join(queue_pair, marks, mtu_bytes_max)?)))
             }
             Offer::Datagrams { .. } => unreachable!("datagrams are found over TCP"),
         }

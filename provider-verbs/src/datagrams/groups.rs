@@ -117,7 +117,7 @@ impl<V: Verbs> Multicast for UdTransport<V> {
             group: ip,
             own: self.address.ip(),
             hears: receives,
-            dscp: self.shared.origin.dscp,
+            marks: self.shared.origin.marks,
             managed: self.manages_groups,
         })?;
         let pass = proof::group_pass(&self.auth_key, ip);

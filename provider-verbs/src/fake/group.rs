@@ -79,7 +79,7 @@ impl FakeGroup {
             false => (GroupAddress { gid: group_gid(request.group), lid: 0 }, None),
         };
         let port = device.port_at(request.own);
-        let route = path::by_gid(&port, address.gid, request.dscp);
+        let route = path::by_gid(&port, address.gid, request.marks);
         device.fabric.lock().note_path(port, route);
         Ok(FakeGroup { handle: FakeAddressHandle::to(device, address), address, managed })
     }

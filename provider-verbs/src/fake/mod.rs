@@ -418,7 +418,7 @@ impl Verbs for FakeDevice {
         from: &Origin,
         peer: &PathEnd,
     ) -> Result<FakeAddressHandle, VerbsError> {
-        self.fabric.lock().code_points.insert(from.dscp.unwrap_or(0));
+        self.fabric.lock().code_points.insert(from.marks.unwrap_or_default().code_point());
         FakeAddressHandle::new(self, from, peer)
     }
 
@@ -431,7 +431,7 @@ impl Verbs for FakeDevice {
     }
 
     fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<FakeGroup, VerbsError> {
-        self.fabric.lock().code_points.insert(request.dscp.unwrap_or(0));
+        self.fabric.lock().code_points.insert(request.marks.unwrap_or_default().code_point());
         FakeGroup::join(self, &request)
     }
 }

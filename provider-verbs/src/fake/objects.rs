@@ -334,7 +334,10 @@ impl QueuePair for FakeQueuePair {
     fn connect(&self, _first_packet: u32, from: &Origin, peer: &PathEnd) -> Result<(), VerbsError> {
         let route = find_path(&self.device, from, peer)?;
         let (port, mtu_bytes) = (from.port, from.port.mtu_bytes.min(peer.mtu_bytes));
-        self.join(Joined { peer: peer.queue_pair, port, route, mtu_bytes }, from.dscp.unwrap_or(0));
+        self.join(
+            Joined { peer: peer.queue_pair, port, route, mtu_bytes },
+            from.marks.unwrap_or_default().code_point(),
+        );
         Ok(())
     }
 

@@ -71,7 +71,7 @@ impl RdmaGroup {
         let failed = |source| device.no_group(request.group, source);
         let address = GroupAddress { gid: group_gid(request.group), lid: 0 };
         let port = device.port_at(request.own);
-        let route = path::by_gid(&port, address.gid, request.dscp);
+        let route = path::by_gid(&port, address.gid, request.marks);
         let handle = RdmaAddressHandle::along(device, &route).map_err(failed)?;
         let membership = match request.hears {
             true => Membership::Socket {
@@ -96,7 +96,7 @@ impl RdmaGroup {
             let device = device.open.name.clone();
             return Err(VerbsError::Partitions { device, ours, theirs });
         }
-        let by_gid = path::by_gid(&device.port_at(request.own), address.gid, request.dscp);
+        let by_gid = path::by_gid(&device.port_at(request.own), address.gid, request.marks);
         // The group's, and not ours to choose.
         let Route { lid, service_level, static_rate, .. } = told;
         let route = Route { lid, service_level, static_rate, ..by_gid };

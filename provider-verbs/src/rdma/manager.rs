@@ -25,7 +25,7 @@ use super::{
 use crate::{
     device::query::do_not_block,
     manager::{Happening, ManagedId, Manager, ManagerEvent},
-    verbs::{Agreement, VerbsError},
+    verbs::{Agreement, Marks, VerbsError},
 };
 
 /// Requests that may wait for the control thread.
@@ -188,12 +188,12 @@ impl Manager<Rdma> for RdmaManager {
         name: u64,
         own: SocketAddr,
         to: SocketAddr,
-        dscp: Option<u8>,
+        marks: Option<Marks>,
         within: Duration,
     ) -> Result<RdmaId, VerbsError> {
         let id = self.create(name, RDMA_PS_TCP)?;
         // Without it the kernel takes what its administrator has set for the port (default_roce_tos).
-        if let Some(mut class) = dscp.map(|dscp| dscp << 2) {
+        if let Some(mut class) = marks.map(|marks| marks.traffic_class) {
             // SAFETY: the id is alive; the option is one byte.
             id.call("rdma_set_option", unsafe {
                 let (level, option) = (RDMA_OPTION_ID as i32, RDMA_OPTION_ID_TOS as i32);
@@ -328,10 +328,10 @@ impl ManagedId<Rdma> for RdmaId {
     fn join(
         &self,
         pair: &super::RdmaQueuePair,
-        dscp: Option<u8>,
+        marks: Option<Marks>,
         mtu_bytes_max: u32,
     ) -> Result<Agreement, VerbsError> {
-        pair.join_managed(dscp, mtu_bytes_max, |attributes| {
+        pair.join_managed(marks, mtu_bytes_max, |attributes| {
             let mut mask = 0;
             // SAFETY: the id is alive, and the attributes are writable.
             let failed = unsafe {

@@ -22,8 +22,8 @@ use crate::{
     error::error_of,
     path,
     verbs::{
-        Agreement, Destination, EMPTY, GroupAddress, Origin, PathEnd, QueuePair, RemoteMemory,
-        Role, SendRequest, Verb, VerbsError,
+        Agreement, Destination, EMPTY, GroupAddress, Marks, Origin, PathEnd, QueuePair,
+        RemoteMemory, Role, SendRequest, Verb, VerbsError,
     },
 };
 
@@ -140,7 +140,7 @@ impl RdmaQueuePair {
     /// the traffic class, if we have one, where no subnet manager has a say in it.
     pub(super) fn join_managed(
         &self,
-        dscp: Option<u8>,
+        marks: Option<Marks>,
         mtu_bytes_max: u32,
         fill: impl Fn(&mut ibv_qp_attr) -> Result<u32, VerbsError>,
     ) -> Result<Agreement, VerbsError> {
@@ -158,10 +158,10 @@ impl RdmaQueuePair {
         ready.path_mtu = ready.path_mtu.min(narrowest);
         ready.max_dest_rd_atomic = self.role.reads_max(port);
         ready.min_rnr_timer = NOT_READY_TIMER;
-        if let Some(dscp) = dscp
+        if let Some(marks) = marks
             && port.link_layer != LinkLayer::InfiniBand
         {
-            ready.ah_attr.grh.traffic_class = dscp << 2;
+            ready.ah_attr.grh.traffic_class = marks.traffic_class;
         }
         self.modify(&mut ready, mask)
             .map_err(|source| self.refused("ibv_modify_qp (RTR)", source))?;

@@ -108,7 +108,7 @@ fn pair(device: &Arc<FakeDevice>) -> FakeQueuePair {
 }
 
 fn from(device: &FakeDevice) -> Origin {
-    Origin { port: *device.port(), dscp: None, agreed: None }
+    Origin { port: *device.port(), marks: None, agreed: None }
 }
 
 /// What a peer would say of that queue pair.

@@ -1,9 +1,11 @@
 //! The code point that an endpoint's packets carry, on every way that it makes.
 
-use crate::common::{FakeTransport, connect, managed_provider, provider, wait_for_listener};
+use crate::common::{
+    FakeTransport, connect, managed_provider, provider, provider_with, wait_for_listener,
+};
 use kestrel_core::transport::{Opening, Provider, Service};
 use kestrel_verbs::{
-    RcProvider,
+    RcProvider, VerbsOptions,
     fake::{FakeDevice, FakeFabric, FakeOptions},
 };
 
@@ -25,6 +27,30 @@ fn each_end_marks_its_own_packets() {
         connect(&mut from, &mut to, 0);
         // Datagrams know one way: who is found has no need to answer.
         assert_eq!(fabric.code_points(), ends, "{service:?}");
+    }
+}
+
+/// What the user has set holds where no class is asked for, be it in a byte or by the service level.
+#[test]
+fn who_has_no_class_has_the_users() {
+    for (service, asked, ends) in [
+        (Service::Reliable, None, 26),
+        (Service::Datagrams, None, 26),
+        (Service::Reliable, Some(46), 46),
+        (Service::Reliable, Some(0), 0),
+    ] {
+        let fabric = FakeFabric::default();
+        let options = VerbsOptions {
+            traffic_class: Some(106),
+            service_level: Some(1),
+            ..VerbsOptions::default()
+        };
+        let provider = provider_with(&fabric, FakeOptions::default(), options);
+        let (mut from, mut to) = (open(&provider, service, asked), open(&provider, service, asked));
+        connect(&mut from, &mut to, 0);
+        assert_eq!(fabric.code_points(), [ends], "{service:?}");
+        let levels: Vec<u8> = fabric.paths().iter().map(|(_, route)| route.service_level).collect();
+        assert!(levels.iter().all(|level| *level == 1), "{levels:?}");
     }
 }
 

@@ -152,7 +152,7 @@ fn join<V: Verbs>(
     let origin = &record.shared.origin;
     let mut mtu_bytes = 0;
     let (made, end) = Answer::new(record, id, &caller, connected, |pair, _| {
-        let agreement = managed.join(pair, origin.dscp, origin.port.mtu_bytes)?;
+        let agreement = managed.join(pair, origin.marks, origin.port.mtu_bytes)?;
         if agreement.is_narrowed {
             mtu_bytes = agreement.mtu_bytes as u16;
         }

@@ -58,8 +58,8 @@ impl<V: Verbs> ControlThread<V> {
         let Some(bound) = &record.managed else {
             return;
         };
-        let (own, dscp) = (record.address, record.shared.origin.dscp);
-        match bound.manager.resolve(id, own, outgoing.to, dscp, RESOLVE_WAIT) {
+        let (own, marks) = (record.address, record.shared.origin.marks);
+        match bound.manager.resolve(id, own, outgoing.to, marks, RESOLVE_WAIT) {
             Ok(managed) => {
                 outgoing.step = Step::Resolving(managed);
                 outgoing.obstacle = "no way to it is found".into();
@@ -209,7 +209,7 @@ impl<V: Verbs> ControlThread<V> {
             check_answer(to, proved, is_meant, from, reply.buffer_bytes.into()).and_then(|()| {
                 let origin = &record.shared.origin;
                 let mtu_bytes_max = reply.mtu_bytes_max().min(origin.port.mtu_bytes);
-                let joined = offer.join_managed(&managed, origin.dscp, mtu_bytes_max);
+                let joined = offer.join_managed(&managed, origin.marks, mtu_bytes_max);
                 joined.map_err(|source| ConnectError::Verbs { to, source })
             });
         let joined = match joined {

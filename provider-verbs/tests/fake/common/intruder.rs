@@ -46,7 +46,7 @@ impl Intruder {
     }
 
     pub fn origin(&self) -> Origin {
-        Origin { port: self.device.port_at(HOME), dscp: None, agreed: None }
+        Origin { port: self.device.port_at(HOME), marks: None, agreed: None }
     }
 
     pub fn end(&self) -> PathEnd {
