@@ -40,6 +40,8 @@ pub enum VerbsError {
     NoLid { device: String, whose: &'static str },
     #[error("{device} cannot join {group}: {source}")]
     Group { device: String, group: IpAddr, source: io::Error },
+    #[error("{device} has no queue pairs of datagrams (UD) for programs: {source}")]
+    NoDatagrams { device: String, source: io::Error },
     #[error("{device}: no connection manager (rdma_cm): {reason}")]
     NoManager { device: String, reason: String },
     #[error("{at} is reached through {theirs}, and not through {device}")]
@@ -97,7 +99,7 @@ impl HasErrno for VerbsError {
     fn errno(&self) -> Errno {
         match self {
             VerbsError::Call { source, .. } | VerbsError::Group { source, .. } => source.errno(),
-            VerbsError::NoManager { .. } => Errno::OPNOTSUPP,
+            VerbsError::NoManager { .. } | VerbsError::NoDatagrams { .. } => Errno::OPNOTSUPP,
             VerbsError::Gone { .. } => Errno::NODEV,
             VerbsError::LockedMemory { .. } | VerbsError::Exhausted { .. } => Errno::NOMEM,
             VerbsError::LinkLayers { .. }

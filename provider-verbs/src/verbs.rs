@@ -9,11 +9,9 @@ use std::{fmt, net::IpAddr, os::fd::RawFd, sync::Arc};
 use arrayvec::ArrayVec;
 use kestrel_core::{memory::Piece, window::Change};
 
+pub use crate::error::VerbsError;
+pub use crate::path::{Marks, Route};
 use crate::{device::LinkLayer, manager::Manager, memory::Memory, trouble::Trouble};
-pub use crate::{
-    error::VerbsError,
-    path::{Marks, Route},
-};
 
 /// In front of each datagram in its receive buffer: room for the packet's global route header.
 pub const GRH_BYTES: usize = 40;

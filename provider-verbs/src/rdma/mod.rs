@@ -240,6 +240,19 @@ fn with_inline<T>(
     }
 }
 
+/// No device says beforehand which kinds of queue pairs it has.
+fn refused_as(role: Role, error: VerbsError) -> VerbsError {
+    match error {
+        VerbsError::Call { device, call: CREATE_QUEUE_PAIR, source }
+            if matches!(role, Role::Datagrams { .. })
+                && matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) =>
+        {
+            VerbsError::NoDatagrams { device, source }
+        }
+        error => error,
+    }
+}
+
 /// The partition that a port is used in.
 fn partition_of(
     open: &query::OpenDevice,
@@ -383,7 +396,7 @@ impl Verbs for Rdma {
     ) -> Result<RdmaQueuePair, VerbsError> {
         let wanted = role.inline_bytes(self.inline_bytes.load(Ordering::Relaxed));
         let make = |inline| RdmaQueuePair::new(self, queues, sends, role, inline);
-        let (made, granted) = with_inline(wanted, make)?;
+        let (made, granted) = with_inline(wanted, make).map_err(|error| refused_as(role, error))?;
         if granted < wanted {
             self.inline_bytes.fetch_min(granted, Ordering::Relaxed);
             tracing::info!(device = %self.open.name, "sends up to {granted} bytes inline");
@@ -442,6 +455,17 @@ mod tests {
         assert_eq!(granted(32, 32), (32, 32));
         assert_eq!(granted(32, 31), (0, 0));
         assert_eq!(granted(220, 0), (0, 0));
+    }
+
+    #[test]
+    fn a_device_without_datagrams_is_said_to_have_none() {
+        let told = |role, number| refused_as(role, refused(CREATE_QUEUE_PAIR, number)).to_string();
+        let datagrams = Role::Datagrams { key: 1 };
+        for number in [libc::EINVAL, libc::EOPNOTSUPP] {
+            assert!(told(datagrams, number).contains("(UD)"));
+            assert!(told(Role::Sends, number).contains(CREATE_QUEUE_PAIR));
+        }
+        assert!(told(datagrams, libc::ENOMEM).contains(CREATE_QUEUE_PAIR));
     }
 
     #[test]
