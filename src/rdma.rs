@@ -405,7 +405,6 @@ pub(crate) mod tests {
         let mut all = several().to_vec();
         all.push(device("pod0", PortState::Active, &["::ffff:10.7.0.1"]));
         all.push(Device { node_type: NodeType::RdmaNic, ..all[2].clone() });
-        all.push(Device { shares_receives: false, ..all[2].clone() });
         all.push(Device { node_type: NodeType::Unspecified, ..all[2].clone() });
         let (offered, reasons) = sort_out(&all, &plain());
         let names: Vec<_> = offered.iter().map(|device| device.name.as_str()).collect();
@@ -415,7 +414,6 @@ pub(crate) mod tests {
             "mute0 is not offered: its active port has no address",
             "10.7.0.1, are none of this network namespace's",
             "iWARP",
-            "SRQ",
             "no reliable connections",
         ];
         assert_eq!(reasons.len(), told.len());

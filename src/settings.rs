@@ -253,7 +253,7 @@ mod tests {
                 "FI_KESTREL_TRANSPORT" => "auto",
                 "FI_KESTREL_DEVICE" => "rxe2",
                 "FI_KESTREL_CORES" => "1",
-                "FI_KESTREL_CMA" | "FI_KESTREL_LANE_CHUNKS" => "off",
+                "FI_KESTREL_CMA" | "FI_KESTREL_LANE_CHUNKS" | "FI_KESTREL_SRQ" => "off",
                 "FI_KESTREL_COPY" => "memcpy",
                 "FI_KESTREL_PKEY" => "0x8001",
                 "FI_KESTREL_GID_INDEX" | "FI_KESTREL_TRAFFIC_CLASS" | "FI_KESTREL_SL" => "2",

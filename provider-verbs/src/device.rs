@@ -111,10 +111,6 @@ pub enum Lack {
         "it has no reliable connections of InfiniBand's kind, as adapters of InfiniBand and RoCE have"
     )]
     IsNoAdapter,
-    #[error(
-        "it has no shared receive queues (SRQ), by which endpoints receive from all their peers"
-    )]
-    SharedReceives,
 }
 
 impl Device {
@@ -122,8 +118,7 @@ impl Device {
     pub fn lacks(&self) -> Option<Lack> {
         match self.node_type {
             NodeType::RdmaNic => Some(Lack::SpeaksIwarp),
-            NodeType::ChannelAdapter if self.shares_receives => None,
-            NodeType::ChannelAdapter => Some(Lack::SharedReceives),
+            NodeType::ChannelAdapter => None,
             _ => Some(Lack::IsNoAdapter),
         }
     }

@@ -40,6 +40,7 @@ mod interfaces;
 pub mod manager;
 #[allow(unsafe_code)]
 pub mod memory;
+mod own_receives;
 mod partition;
 mod path;
 #[allow(unsafe_code)]

@@ -59,6 +59,8 @@ pub struct VerbsOptions {
     pub gid_index: Option<u8>,
     /// The InfiniBand partition, by its P_Key; none: the first full member's of the port's table.
     pub partition_key: Option<u16>,
+    /// Connections share receives where the device can; else each has some of its own.
+    pub shared_receives: bool,
     /// What packets of endpoints that ask for no code point are marked with.
     pub traffic_class: Option<u8>,
     /// Their service level; none: by the traffic class.
@@ -93,6 +95,7 @@ impl From<&Config> for VerbsOptions {
             device: None,
             gid_index: config.gid_index,
             partition_key: config.partition_key,
+            shared_receives: config.shared_receives,
             traffic_class: config.traffic_class,
             service_level: config.service_level,
             default_ip: None,
@@ -292,7 +295,9 @@ impl<V: Verbs> RcProvider<V> {
     ) -> Result<(V::QueuePair, u32), Cause> {
         let key = proof::queue_key(key);
         let (queues, sends) = (&shared.queues, datagrams::SENDS_MAX);
-        Ok((self.device.create_queue_pair(queues, sends, Role::Datagrams { key })?, key))
+        let pair = self.device.create_queue_pair(queues, sends, Role::Datagrams { key })?;
+        pair.provide(u32::MAX)?;
+        Ok((pair, key))
     }
 }
 

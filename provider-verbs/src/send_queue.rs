@@ -228,6 +228,11 @@ impl<V: Verbs> SendQueue<V> {
         &self.pair
     }
 
+    /// Gives the queue pair more receives, where it shares none.
+    pub fn provide(&self, count: u32) -> Result<(), VerbsError> {
+        self.pair.provide(count)
+    }
+
     /// Makes a queue pair of datagrams that is in error and idle usable again.
     pub fn renew(&self) -> Result<(), VerbsError> {
         self.pair.renew()

@@ -49,18 +49,32 @@ def test_the_parts_are_the_whole_suite(suite: str) -> None:
     assert modules_of(suite) == {case for part in PARTS for case in part.values[0]}
 
 
+# Devices are said to share no receives among queue pairs, as some do not.
+OWN = {"FI_KESTREL_SRQ": "off"}
 # What one thread uses alone, and what several may: all of the latter is for whole runs.
-WAYS = ["exclusive", pytest.param("shared", marks=pytest.mark.full)]
+WAYS = [
+    pytest.param("exclusive", {}, id="exclusive"),
+    pytest.param("shared", {}, id="shared", marks=pytest.mark.full),
+    pytest.param("exclusive", OWN, id="own_receives", marks=pytest.mark.full),
+]
 # What is made for one thread alone.
 EXCLUSIVE = {"adapter_atomics", "multicast"}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way, setting", WAYS)
 @pytest.mark.parametrize("cases", PARTS)
-def test_the_conformance_suite_passes(suite: str, cases: list[str], way: str) -> None:
+def test_the_conformance_suite_passes(
+    suite: str, cases: list[str], way: str, setting: dict[str, str]
+) -> None:
     names = [f"{way}::{case}::" for case in cases if way == "exclusive" or case not in EXCLUSIVE]
     if not names:
         pytest.skip("one thread alone uses what these are about")
-    confirmed = run_tests(suite, names, CONFIRMED, {"KESTREL_TEST_SCALE": "quick"})
+    confirmed = run_tests(suite, names, CONFIRMED, {"KESTREL_TEST_SCALE": "quick", **setting})
     if "connections" in cases and not HERE:
         assert confirmed > 0, "rdma_cm has made no connection"
+
+
+def test_a_device_need_not_share_receives(suite: str) -> None:
+    """Some of the suite: a whole run has all."""
+    names = [f"exclusive::{case}::" for case in ("truncation", "multi_receive", "datagrams")]
+    run_tests(suite, names, CONFIRMED, {"KESTREL_TEST_SCALE": "quick", **OWN})

@@ -3,17 +3,23 @@
 
 use std::sync::Arc;
 
-use kestrel_core::domain::Sharing;
+use kestrel_core::{config::Config, domain::Sharing};
 use kestrel_tests::{bed::Bed, conformance, scale::CONNECT_PATIENCE};
 use kestrel_verbs::{VerbsOptions, VerbsProvider};
 
+/// As the environment sets it up.
+fn options() -> VerbsOptions {
+    let config = Config::from_lookup(|name| std::env::var(name).ok());
+    VerbsOptions::from(&config.expect("the settings are good"))
+}
+
 fn bed(sharing: Sharing) -> Option<Bed<VerbsProvider>> {
-    open(VerbsOptions::default(), sharing)
+    open(options(), sharing)
 }
 
 /// Where atomic operations are the device's alone.
 fn atomics_bed() -> Option<Bed<VerbsProvider>> {
-    open(VerbsOptions { nic_atomics: true, ..VerbsOptions::default() }, Sharing::Exclusive)
+    open(VerbsOptions { nic_atomics: true, ..options() }, Sharing::Exclusive)
 }
 
 fn open(options: VerbsOptions, sharing: Sharing) -> Option<Bed<VerbsProvider>> {

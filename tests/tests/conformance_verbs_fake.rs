@@ -89,8 +89,8 @@ mod roomy {
 mod tight {
     use super::*;
 
-    /// Nothing goes inline, datagrams are short, long memory cannot be registered, completions come in small
-    /// bursts, shuffled, and writes that are no window's overtake each other.
+    /// Nothing goes inline, datagrams are short, long memory cannot be registered, and completions come in small
+    /// bursts, shuffled.
     fn options() -> FakeOptions {
         FakeOptions {
             link_layer: LinkLayer::InfiniBand,
@@ -100,7 +100,6 @@ mod tight {
             registered_bytes_max: 100_000,
             mtu_bytes: 1024,
             shuffle: Some(7),
-            overtakes: true,
             ..FakeOptions::default()
         }
     }
@@ -109,6 +108,18 @@ mod tight {
     conformance!(datagrams over bed(options(), Sharing::Shared));
     conformance!(multicast over bed(options(), Sharing::Shared));
     conformance!(adapter_atomics over bed_with(options(), Sharing::Shared, true));
+}
+
+/// On a device without shared receive queues, as Intel's E810.
+mod own_receives {
+    use super::*;
+
+    fn options() -> FakeOptions {
+        FakeOptions { shares_receives: false, ..FakeOptions::default() }
+    }
+
+    conformance!(bed(options(), Sharing::Shared));
+    conformance!(datagrams over bed(options(), Sharing::Shared));
 }
 
 /// "The endpoint will use the default traffic class associated with the domain" (fi_endpoint(3)).

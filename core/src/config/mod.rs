@@ -94,6 +94,8 @@ pub struct Config {
     pub traffic_class: Option<u8>,
     /// `FI_KESTREL_SL`. None: by the traffic class.
     pub service_level: Option<u8>,
+    /// `FI_KESTREL_SRQ`.
+    pub shared_receives: bool,
     /// `FI_KESTREL_CONNECT_BY`.
     pub connect_by: ConnectBy,
     /// `FI_KESTREL_CONNECT_TIMEOUT`.
@@ -178,6 +180,7 @@ impl Config {
             gid_index: None,
             traffic_class: None,
             service_level: None,
+            shared_receives: false,
             connect_by: ConnectBy::Auto,
             connect_timeout_ms: 0,
             peer_timeout_ms: 0,

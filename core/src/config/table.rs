@@ -36,12 +36,13 @@ const GIB: u64 = 1 << 30;
 const TRANSPORT: &[&str] = &["auto", "shm", "verbs"];
 const CONNECT_BY: &[&str] = &["auto", "tcp", "rdma_cm"];
 const AUTO_ON_OFF: &[&str] = &["auto", "on", "off"];
+const AUTO_OFF: &[&str] = &["auto", "off"];
 const LANE_CHUNKS: &[&str] = &["auto", "on", "turns", "off"];
 pub(super) const COPY: &[&str] = &["auto", "memcpy", "rep-movsb", "avx2", "avx512", "graded"];
 pub(super) const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
 /// All parameters, in the order of the manual page.
-pub static PARAMETERS: [Parameter; 23] = [
+pub static PARAMETERS: [Parameter; 24] = [
     Parameter {
         name: "FI_KESTREL_TRANSPORT",
         kind: Kind::Choice(TRANSPORT),
@@ -156,8 +157,8 @@ pub static PARAMETERS: [Parameter; 23] = [
         kind: Kind::Byte { max: u8::MAX },
         default: "",
         unit: Unit::None,
-        help: "The entry of a port's GID table that RDMA devices go by, for endpoints whose address is none of \
-               the table's. Empty: RoCE v2 before v1, what is routed before what is not, the first.",
+        help: "The entry of a port's GID table that RDMA devices go by, whatever an endpoint's address is. Empty: \
+               that of the address; else RoCE v2 before v1, what is routed before what is not, the first.",
         store: |config, value| config.gid_index = value.byte(),
     },
     Parameter {
@@ -179,6 +180,15 @@ pub static PARAMETERS: [Parameter; 23] = [
                connections through rdma_cm have the subnet manager's. Empty: the upper three bits of the traffic \
                class.",
         store: |config, value| config.service_level = value.byte(),
+    },
+    Parameter {
+        name: "FI_KESTREL_SRQ",
+        kind: Kind::Choice(AUTO_OFF),
+        default: "auto",
+        unit: Unit::None,
+        help: "Whether the connections of an endpoint share receives on an RDMA device (SRQ). off: each has some of \
+               its own. auto: they do where the device can.",
+        store: |config, value| config.shared_receives = value.choice() == 0,
     },
     Parameter {
         name: "FI_KESTREL_CONNECT_BY",

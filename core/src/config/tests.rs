@@ -24,6 +24,7 @@ fn defaults_are_within_their_own_bounds() {
         gid_index: None,
         traffic_class: None,
         service_level: None,
+        shared_receives: true,
         connect_by: ConnectBy::Auto,
         connect_timeout_ms: 5000,
         peer_timeout_ms: 6400,
@@ -57,6 +58,7 @@ fn each_parameter_sets_its_own_value() {
         ("GID_INDEX", "3"),
         ("TRAFFIC_CLASS", "106"),
         ("SL", "2"),
+        ("SRQ", "off"),
         ("CONNECT_BY", "rdma_cm"),
         ("CONNECT_TIMEOUT", "100"),
         ("PEER_TIMEOUT", "30000"),
@@ -87,6 +89,7 @@ fn each_parameter_sets_its_own_value() {
     expected.gid_index = Some(3);
     expected.traffic_class = Some(106);
     expected.service_level = Some(2);
+    expected.shared_receives = false;
     expected.connect_by = ConnectBy::RdmaCm;
     expected.connect_timeout_ms = 100;
     expected.peer_timeout_ms = 30_000;

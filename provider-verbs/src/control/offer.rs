@@ -181,6 +181,7 @@ impl<V: Verbs> Answer<V> {
         let first_packet = first_packet();
         let made = shared.device.create_queue_pair(&shared.queues, WRITES_MAX, Role::Receives);
         let joined = made.and_then(|pair| {
+            pair.provide(WINDOW_MIN)?;
             let agreement = join(&pair, first_packet)?;
             Ok((pair, agreement.map(Box::new)))
         });

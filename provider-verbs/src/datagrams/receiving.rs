@@ -139,7 +139,10 @@ impl<V: Verbs> UdTransport<V> {
         if self.returned.len() < RETURNED_MAX {
             return;
         }
-        if let Err(error) = self.shared.receives.post(&self.returned) {
+        let posted = self.shared.receives.post(&self.returned);
+        // In error it would hand them back at once.
+        let provided = if self.failed { Ok(()) } else { self.queue.provide(u32::MAX) };
+        if let Err(error) = posted.and(provided) {
             // The queue is as deep as there are buffers, so this is a device that is gone.
             tracing::error!("no receive buffer can be posted: {error}");
         }

@@ -95,7 +95,7 @@ impl<V: Verbs> UdTransport<V> {
             self.queue.fail();
             // Nothing more comes to it.
             while self.poll_receives() {}
-            match self.queue.renew() {
+            match self.queue.renew().and_then(|()| self.queue.provide(u32::MAX)) {
                 Ok(()) => (self.failed, self.mute) = (false, false),
                 Err(error) if !std::mem::replace(&mut self.mute, true) => {
                     let address = self.address;

@@ -21,7 +21,7 @@ use crate::verbs::{
 };
 
 /// A request that is done, of which nothing is to be said.
-const DONE: Completion = Completion {
+pub(super) const DONE: Completion = Completion {
     request: 0,
     status: Status::SUCCESS,
     bytes: 0,
@@ -218,6 +218,7 @@ impl State {
             for waiting in late.into_iter().chain(waiting) {
                 self.complete_send(number, waiting.request.request, Status::FLUSHED);
             }
+            self.flush_own(number);
             if let Some(joined) = joined {
                 // Who waits for a receive of nothing is not answered any more.
                 self.carry(joined.peer);
@@ -228,6 +229,7 @@ impl State {
     /// It exists no more: who waits for it goes on, and is not answered.
     pub(super) fn remove_pair(&mut self, number: u32) {
         self.overtaken.take(number);
+        self.reclaim(number);
         if let Some(joined) = self.pairs.remove(&number).and_then(|pair| pair.joined) {
             self.carry(joined.peer);
         }
@@ -239,6 +241,7 @@ impl State {
             assert!(matches!(pair.role, Role::Datagrams { .. }), "connected ones stay in error");
             pair.failed = false;
             pair.unsignalled = 0;
+            self.reclaim(number);
         }
     }
 
@@ -367,7 +370,7 @@ impl State {
         if peer.failed || peer.gone || !peer.joined.is_some_and(hears) {
             return Status::RETRIES_EXCEEDED;
         }
-        let (queues, role) = (peer.queues, peer.role);
+        let role = peer.role;
         if matches!(role, Role::Admits { .. }) {
             self.tally.reached += 1;
         }
@@ -384,9 +387,7 @@ impl State {
             Verb::Atomic(remote, change) => {
                 self.change(remote, role.admits(), change, &waiting.request.segment)
             }
-            Verb::Send if role == Role::Receives => {
-                self.deliver(number, to, queues, &waiting.bytes)
-            }
+            Verb::Send if role == Role::Receives => self.deliver(number, to, &waiting.bytes),
             Verb::Send | Verb::Datagram(_) => {
                 self.tally.not_ready += 1;
                 Status::RECEIVER_NOT_READY
@@ -420,14 +421,13 @@ impl State {
         if pair.role != (Role::Datagrams { key: to.key }) {
             return;
         }
-        let queues = pair.queues;
-        if self.queues.get(&queues).is_none_or(|queues| queues.posted.is_empty()) {
+        if self.lacks_receive(to.queue_pair) {
             self.tally.overrun += 1;
             return;
         }
         let mut whole = vec![0xdb; GRH_BYTES];
         whole.extend_from_slice(bytes);
-        self.deliver(from, to.queue_pair, queues, &whole);
+        self.deliver(from, to.queue_pair, &whole);
     }
 
     /// Fills what is posted.
@@ -435,12 +435,12 @@ impl State {
         let takes =
             |pair: &Pair| pair.queues == queues && matches!(pair.role, Role::Datagrams { .. });
         if let Some(to) = self.pairs.iter().find_map(|(to, pair)| takes(pair).then_some(*to)) {
-            while self.deliver(0, to, queues, &[0; GRH_BYTES]) == Status::SUCCESS {}
+            while self.deliver(0, to, &[0; GRH_BYTES]) == Status::SUCCESS {}
         }
     }
 
-    fn deliver(&mut self, from: u32, to: u32, queues: u64, bytes: &[u8]) -> Status {
-        let Some(receive) = self.queues.get_mut(&queues).and_then(|q| q.posted.pop_front()) else {
+    fn deliver(&mut self, from: u32, to: u32, bytes: &[u8]) -> Status {
+        let Some(receive) = self.take_receive(to) else {
             self.tally.not_ready += 1;
             return Status::RECEIVER_NOT_READY;
         };
@@ -462,9 +462,7 @@ impl State {
             pair.empty -= 1;
             EMPTY
         } else {
-            let queues = self.pairs.get(&to).map_or(0, |pair| pair.queues);
-            let receive = self.queues.get_mut(&queues).and_then(|queues| queues.posted.pop_front());
-            let Some(receive) = receive else {
+            let Some(receive) = self.take_receive(to) else {
                 return Status::RECEIVER_NOT_READY;
             };
             receive.request
@@ -476,7 +474,7 @@ impl State {
         Status::SUCCESS
     }
 
-    fn complete_receive(&mut self, completion: Completion) {
+    pub(super) fn complete_receive(&mut self, completion: Completion) {
         let queues = self.pairs.get(&completion.queue_pair).map_or(0, |pair| pair.queues);
         if let Some(queues) = self.queues.get_mut(&queues) {
             queues.receives.push_back(completion);

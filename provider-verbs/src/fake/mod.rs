@@ -12,6 +12,7 @@ mod manager;
 mod memory;
 mod objects;
 mod overtaken;
+mod receives;
 mod waiting;
 
 use std::{
@@ -75,6 +76,8 @@ pub struct FakeOptions {
     pub immediates: u32,
     /// The port's MTU.
     pub mtu_bytes: u32,
+    /// Queue pairs share receives; else each has some of its own.
+    pub shares_receives: bool,
     /// It has atomic operations.
     pub has_atomics: bool,
     /// It finds no path to anybody, as where a peer's hardware address does not come.
@@ -105,6 +108,7 @@ impl Default for FakeOptions {
             immediates: IMMEDIATES,
             registered_bytes_max: 1 << 32,
             mtu_bytes: 4096,
+            shares_receives: true,
             has_atomics: true,
             reaches_nobody: false,
             grh_required: false,

@@ -16,6 +16,7 @@ use rustix::{
 use super::{FakeDevice, joined::Joined, memory::Registered};
 use crate::{
     memory::Memory,
+    own_receives::OwnReceives,
     path::{self, Route},
     verbs::{
         AddressHandle, Completion, Completions, Depths, GroupAddress, Origin, POLL_BURST, PathEnd,
@@ -100,6 +101,8 @@ impl Region for FakeRegion {
 pub(super) struct QueueState {
     pub receives_max: usize,
     pub posted: VecDeque<ReceiveRequest>,
+    /// The same where queue pairs share none.
+    pub own: Option<OwnReceives>,
     pub receives: VecDeque<Completion>,
     pub sends: VecDeque<Completion>,
     pub armed: bool,
@@ -134,6 +137,7 @@ impl FakeQueues {
         let queues = QueueState {
             receives_max: depths.receives as usize,
             posted: VecDeque::new(),
+            own: (!device.options.shares_receives).then(OwnReceives::default),
             receives: VecDeque::new(),
             sends: VecDeque::new(),
             armed: false,
@@ -196,6 +200,10 @@ impl Queues for FakeQueues {
 
     unsafe fn post_receives(&self, requests: &[ReceiveRequest]) -> Result<(), VerbsError> {
         let fits = self.with(|queues| {
+            if let Some(own) = &mut queues.own {
+                own.put(requests);
+                return true;
+            }
             let fits = queues.posted.len() + requests.len() <= queues.receives_max;
             if fits {
                 queues.posted.extend(requests);
@@ -355,6 +363,11 @@ impl QueuePair for FakeQueuePair {
 
     fn post_empty(&self, count: u32) -> Result<(), VerbsError> {
         self.device.fabric.lock().post_empty(self.number, count);
+        Ok(())
+    }
+
+    fn provide(&self, count: u32) -> Result<(), VerbsError> {
+        self.device.fabric.lock().provide(self.number, count);
         Ok(())
     }
 

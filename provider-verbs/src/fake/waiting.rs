@@ -10,7 +10,7 @@ enum Takes {
     Nothing,
     /// A receive of nothing, of the queue pair's own.
     Empty,
-    /// One of the shared receives.
+    /// One of the receives that are shared, or could be.
     Shared,
 }
 
@@ -39,10 +39,7 @@ impl State {
         let lacks = match takes {
             Takes::Nothing => false,
             Takes::Empty => peer.empty == 0,
-            Takes::Shared => {
-                let queues = self.queues.get(&peer.queues);
-                !peer.gone && queues.is_some_and(|queues| queues.posted.is_empty())
-            }
+            Takes::Shared => !peer.gone && self.lacks_receive(pair.joined?.peer),
         };
         (lacks && !peer.failed).then_some(takes)
     }

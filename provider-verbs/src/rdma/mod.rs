@@ -58,6 +58,8 @@ pub struct Rdma {
     /// The user has said which GID is used, whatever an endpoint's address.
     gid_is_named: bool,
     depths_max: Depths,
+    /// Connections share receives.
+    shared_receives: bool,
     has_atomics: bool,
     /// How long at least a queue pair tries to reach its peer.
     peer_timeout: Duration,
@@ -100,6 +102,15 @@ impl RcProvider<Rdma> {
 /// cable, since each reserves room in its memory.
 fn reads_max(attributes: &ibv_device_attr) -> u8 {
     attributes.max_qp_rd_atom.min(attributes.max_qp_init_rd_atom).clamp(1, READS_WANTED) as u8
+}
+
+/// How deep queues can be.
+fn depths_max(attributes: &ibv_device_attr, shared_receives: bool) -> Depths {
+    let depth = |most: i32| most.clamp(1, i32::from(i16::MAX)) as u32;
+    let sends = depth(attributes.max_cqe);
+    let immediates = IMMEDIATES.min(sends / 4);
+    let receives = if shared_receives { depth(attributes.max_srq_wr) } else { sends };
+    Depths { receives: receives.min(sends - immediates), immediates, sends }
 }
 
 /// Forked children do not keep the device's descriptors.
@@ -148,14 +159,10 @@ impl Rdma {
             grh_required: port.grh_required,
             reads_max: reads_max(&attributes),
         };
-        let depth = |most: i32| most.clamp(1, i32::from(i16::MAX)) as u32;
-        let completions = depth(attributes.max_cqe);
-        let immediates = IMMEDIATES.min(completions / 4);
-        let depths_max = Depths {
-            receives: depth(attributes.max_srq_wr).min(completions - immediates),
-            immediates,
-            sends: completions,
-        };
+        let shared_receives = options.shared_receives && device.shares_receives;
+        if !shared_receives {
+            tracing::info!(device = %device.name, "each connection has receives of its own");
+        }
         let ip = match port.link_layer {
             LinkLayer::Ethernet => gid::ip_of(gid),
             _ => {
@@ -169,7 +176,8 @@ impl Rdma {
             domain,
             port: local,
             gid_is_named: options.gid_index.is_some(),
-            depths_max,
+            depths_max: depths_max(&attributes, shared_receives),
+            shared_receives,
             has_atomics,
             peer_timeout: options.peer_timeout,
             inline_bytes,

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    mem::{self, MaybeUninit},
+    mem::{self, ManuallyDrop, MaybeUninit},
     ptr,
     sync::Arc,
     time::Duration,
@@ -43,12 +43,12 @@ const CHAIN_MAX: usize = 16;
 
 /// A queue pair.
 pub struct RdmaQueuePair {
-    pair: Handle<ibv_qp>,
+    /// Dropped by hand, at once with what it has of receives.
+    pair: ManuallyDrop<Handle<ibv_qp>>,
     number: u32,
     inline_bytes_max: usize,
     role: Role,
-    /// Dropped after the pair.
-    _queues: Arc<RdmaQueues>,
+    queues: Arc<RdmaQueues>,
     device: Arc<Rdma>,
 }
 
@@ -71,12 +71,12 @@ impl RdmaQueuePair {
             send_cq: queues.sends.as_ptr(),
             recv_cq: queues.receives.as_ptr(),
             srq: match role {
-                Role::Receives | Role::Datagrams { .. } => queues.shared.as_ptr(),
+                Role::Receives | Role::Datagrams { .. } => queues.shared_queue(),
                 _ => ptr::null_mut(),
             },
             cap: ibv_qp_cap {
                 max_send_wr: sends,
-                max_recv_wr: role.immediates().max(1),
+                max_recv_wr: queues.own_receives_max(role),
                 max_send_sge: 1,
                 max_recv_sge: 1,
                 max_inline_data: inline_bytes,
@@ -98,7 +98,8 @@ impl RdmaQueuePair {
         let number = unsafe { (*pair.as_ptr()).qp_num };
         let inline_bytes_max = attributes.cap.max_inline_data as usize;
         let (queues, device) = (queues.clone(), device.clone());
-        let made = RdmaQueuePair { pair, number, inline_bytes_max, role, _queues: queues, device };
+        let pair = ManuallyDrop::new(pair);
+        let made = RdmaQueuePair { pair, number, inline_bytes_max, role, queues, device };
         made.initialize(made.device.port.partition_key_index)?;
         if let Role::Datagrams { .. } = role {
             made.get_ready()?;
@@ -305,6 +306,15 @@ impl QueuePair for RdmaQueuePair {
         Ok(())
     }
 
+    fn provide(&self, count: u32) -> Result<(), VerbsError> {
+        // SAFETY: the pair is alive, the chain is whole, and who posted the receives for all vouches for what
+        // they name.
+        let post = |chain| unsafe {
+            inline::ibv_post_recv(self.pair.as_ptr(), chain, &mut ptr::null_mut())
+        };
+        self.queues.provide(self.number, count, post)
+    }
+
     fn fail(&self) {
         let mut attributes = self.state(IBV_QPS_ERR);
         if let Err(error) = self.modify(&mut attributes, IBV_QP_STATE) {
@@ -330,10 +340,19 @@ impl QueuePair for RdmaQueuePair {
 
     fn renew(&self) -> Result<(), VerbsError> {
         let mut reset = self.state(IBV_QPS_RESET);
-        self.modify(&mut reset, IBV_QP_STATE)
+        self.queues
+            .reclaim(self.number, || self.modify(&mut reset, IBV_QP_STATE))
             .map_err(|source| self.refused("ibv_modify_qp (RESET)", source))?;
         self.initialize(self.device.port.partition_key_index)?;
         self.get_ready()
+    }
+}
+
+impl Drop for RdmaQueuePair {
+    fn drop(&mut self) {
+        let pair = &mut self.pair;
+        // SAFETY: it is not used afterwards.
+        self.queues.reclaim(self.number, || unsafe { ManuallyDrop::drop(pair) });
     }
 }
 

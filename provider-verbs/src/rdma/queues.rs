@@ -1,4 +1,4 @@
-//! Completion queues, their channel, and the shared receive queue.
+//! Completion queues, their channel, and receives: a shared queue, or lists for queues of their own.
 
 use std::{
     mem,
@@ -6,7 +6,7 @@ use std::{
     ptr,
     ptr::NonNull,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI32, Ordering},
     },
 };
@@ -17,24 +17,37 @@ use rdma_core_sys::{inline, verbs::*};
 use super::{Rdma, trouble::name_of};
 use crate::device::query::do_not_block;
 use crate::error::error_of;
+use crate::own_receives::OwnReceives;
+use crate::receive_pool::WINDOW_MAX;
 use crate::verbs::{
-    Completion, Completions, Depths, POLL_BURST, Queues, ReceiveRequest, Status, VerbsError,
+    Completion, Completions, Depths, EMPTY, POLL_BURST, Queues, ReceiveRequest, Role, Status,
+    VerbsError,
 };
 
 /// Receives of one chain at most.
 const CHAIN_MAX: usize = 16;
 
+/// What an endpoint receives by.
+enum Receives {
+    Shared(Handle<ibv_srq>),
+    /// Each queue pair has some of its own. To poll and to destroy one exclude each other: what the device has
+    /// written for who is gone was polled, or is not.
+    Own(Mutex<OwnReceives>),
+}
+
 /// The queues of an endpoint.
 pub struct RdmaQueues {
-    pub(super) shared: Handle<ibv_srq>,
+    requests: Receives,
+    /// How many of them there can be.
+    requests_max: u32,
     pub(super) receives: Handle<ibv_cq>,
     pub(super) sends: Handle<ibv_cq>,
     /// Goes before what it marks.
     _mark: Mark,
     channel: Handle<ibv_comp_channel>,
-    /// Dropped last.
     /// What the last failed poll has answered; 0 if none has failed.
     failure: AtomicI32,
+    /// Dropped last.
     device: Arc<Rdma>,
 }
 
@@ -107,17 +120,125 @@ impl RdmaQueues {
             completion_queue(depths.receives + depths.immediates)?,
             completion_queue(depths.sends)?,
         );
-        let attr = ibv_srq_attr { max_wr: depths.receives, max_sge: 1, srq_limit: 0 };
-        let mut attributes = ibv_srq_init_attr { srq_context: ptr::null_mut(), attr };
-        // SAFETY: the domain is alive, and the attributes are writable.
-        let shared = unsafe {
-            let shared = verbs.ibv_create_srq(device.domain.as_ptr(), &mut attributes);
-            Handle::new(shared, verbs.ibv_destroy_srq, "ibv_destroy_srq")
+        let requests = if device.shared_receives {
+            Receives::Shared(shared_queue(device, depths.receives)?)
+        } else {
+            Receives::Own(Mutex::default())
         };
-        let shared = shared.ok_or_else(|| device.error("ibv_create_srq"))?;
+        let requests_max = depths.receives;
         let (failure, device) = (AtomicI32::new(0), device.clone());
-        Ok(RdmaQueues { shared, receives, sends, _mark: mark, channel, failure, device })
+        Ok(RdmaQueues {
+            requests,
+            requests_max,
+            receives,
+            sends,
+            _mark: mark,
+            channel,
+            failure,
+            device,
+        })
     }
+
+    #[cold]
+    fn poll_own(&self, own: &mut OwnReceives, into: &mut Completions) {
+        poll(&self.receives, &self.failure, into);
+        for completion in into.iter().filter(|completion| completion.request != EMPTY) {
+            own.complete(completion.queue_pair);
+        }
+    }
+
+    /// What queue pairs share; null if nothing.
+    pub(super) fn shared_queue(&self) -> *mut ibv_srq {
+        match &self.requests {
+            Receives::Shared(shared) => shared.as_ptr(),
+            Receives::Own(_) => ptr::null_mut(),
+        }
+    }
+
+    /// How many receives a queue pair that takes packets can have of its own.
+    pub(super) fn own_receives_max(&self, role: Role) -> u32 {
+        match (&self.requests, role) {
+            (Receives::Own(_), Role::Receives) => WINDOW_MAX,
+            (Receives::Own(_), Role::Datagrams { .. }) => self.requests_max,
+            _ => role.immediates().max(1),
+        }
+    }
+
+    /// Posts so many of those that wait, if receives are not shared.
+    pub(super) fn provide(
+        &self,
+        queue_pair: u32,
+        count: u32,
+        mut post: impl FnMut(*mut ibv_recv_wr) -> i32,
+    ) -> Result<(), VerbsError> {
+        let Receives::Own(own) = &self.requests else {
+            return Ok(());
+        };
+        let mut own = lock(own);
+        let requests = own.lend(queue_pair, count);
+        post_chains(&requests, &mut post)
+            .map_err(|number| self.device.refusal("ibv_post_recv", number))
+    }
+
+    /// Has a queue pair use no receive any more, and gives those that it had to others.
+    pub(super) fn reclaim<R>(&self, queue_pair: u32, end: impl FnOnce() -> R) -> R {
+        let Receives::Own(own) = &self.requests else {
+            return end();
+        };
+        let mut own = lock(own);
+        let ended = end();
+        own.reclaim(queue_pair);
+        ended
+    }
+}
+
+fn lock(own: &Mutex<OwnReceives>) -> MutexGuard<'_, OwnReceives> {
+    own.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn shared_queue(device: &Arc<Rdma>, depth: u32) -> Result<Handle<ibv_srq>, VerbsError> {
+    let verbs = device.verbs();
+    let attr = ibv_srq_attr { max_wr: depth, max_sge: 1, srq_limit: 0 };
+    let mut attributes = ibv_srq_init_attr { srq_context: ptr::null_mut(), attr };
+    // SAFETY: the domain is alive, and the attributes are writable.
+    let shared = unsafe {
+        let shared = verbs.ibv_create_srq(device.domain.as_ptr(), &mut attributes);
+        Handle::new(shared, verbs.ibv_destroy_srq, "ibv_destroy_srq")
+    };
+    shared.ok_or_else(|| device.error("ibv_create_srq"))
+}
+
+/// Posts receives as chains.
+///
+/// # Errors
+/// The number that the call has answered.
+fn post_chains(
+    requests: &[ReceiveRequest],
+    mut post: impl FnMut(*mut ibv_recv_wr) -> i32,
+) -> Result<(), i32> {
+    for chain in requests.chunks(CHAIN_MAX) {
+        let empty = ibv_sge { addr: 0, length: 0, lkey: 0 };
+        let mut segments = [empty; CHAIN_MAX];
+        let mut work =
+            [ibv_recv_wr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 1 };
+                CHAIN_MAX];
+        let (segments, work) = (&mut segments[..chain.len()], &mut work[..chain.len()]);
+        let mut next = ptr::null_mut();
+        for nth in (0..chain.len()).rev() {
+            let ReceiveRequest { request, segment } = chain[nth];
+            let (addr, length, lkey) = (segment.address, segment.length, segment.local_key);
+            segments[nth] = ibv_sge { addr, length, lkey };
+            work[nth].wr_id = request;
+            work[nth].sg_list = &mut segments[nth];
+            work[nth].next = next;
+            next = &mut work[nth];
+        }
+        match post(next) {
+            0 => {}
+            number => return Err(number),
+        }
+    }
+    Ok(())
 }
 
 /// The interrupt of a device whose processor is this thread's, if each has one: so many processes' sleepers do
@@ -162,7 +283,10 @@ fn poll(queue: &Handle<ibv_cq>, failure: &AtomicI32, into: &mut Completions) {
 impl Queues for RdmaQueues {
     #[inline(always)]
     fn poll_receives(&self, into: &mut Completions) {
-        poll(&self.receives, &self.failure, into);
+        match &self.requests {
+            Receives::Shared(_) => poll(&self.receives, &self.failure, into),
+            Receives::Own(own) => self.poll_own(&mut lock(own), into),
+        }
     }
 
     #[inline(always)]
@@ -171,35 +295,19 @@ impl Queues for RdmaQueues {
     }
 
     unsafe fn post_receives(&self, requests: &[ReceiveRequest]) -> Result<(), VerbsError> {
-        for chain in requests.chunks(CHAIN_MAX) {
-            let empty = ibv_sge { addr: 0, length: 0, lkey: 0 };
-            let mut segments = [empty; CHAIN_MAX];
-            let mut work = [ibv_recv_wr {
-                wr_id: 0,
-                next: ptr::null_mut(),
-                sg_list: ptr::null_mut(),
-                num_sge: 1,
-            }; CHAIN_MAX];
-            let (segments, work) = (&mut segments[..chain.len()], &mut work[..chain.len()]);
-            let mut next = ptr::null_mut();
-            for nth in (0..chain.len()).rev() {
-                let ReceiveRequest { request, segment } = chain[nth];
-                let (addr, length, lkey) = (segment.address, segment.length, segment.local_key);
-                segments[nth] = ibv_sge { addr, length, lkey };
-                work[nth].wr_id = request;
-                work[nth].sg_list = &mut segments[nth];
-                work[nth].next = next;
-                next = &mut work[nth];
+        let shared = match &self.requests {
+            Receives::Shared(shared) => shared,
+            Receives::Own(own) => {
+                lock(own).put(requests);
+                return Ok(());
             }
-            let mut bad = ptr::null_mut();
-            // SAFETY: the queue is alive, the chain is whole, and the caller vouches for what
-            // the segments name.
-            let failed = unsafe { inline::ibv_post_srq_recv(self.shared.as_ptr(), next, &mut bad) };
-            if failed != 0 {
-                return Err(self.device.refusal("ibv_post_srq_recv", failed));
-            }
-        }
-        Ok(())
+        };
+        // SAFETY: the queue is alive, the chain is whole, and the caller vouches for what the segments name.
+        let post = |chain| unsafe {
+            inline::ibv_post_srq_recv(shared.as_ptr(), chain, &mut ptr::null_mut())
+        };
+        post_chains(requests, post)
+            .map_err(|number| self.device.refusal("ibv_post_srq_recv", number))
     }
 
     fn request_notification(&self) {
@@ -230,7 +338,8 @@ impl Queues for RdmaQueues {
 
     fn has(&self, name: u64) -> bool {
         let queues = [name_of(self.receives.as_ptr()), name_of(self.sends.as_ptr())];
-        queues.contains(&name) || name_of(self.shared.as_ptr()) == name
+        let is_shared = |shared: *mut ibv_srq| !shared.is_null() && name_of(shared) == name;
+        queues.contains(&name) || is_shared(self.shared_queue())
     }
 
     fn failure(&self) -> Option<String> {

@@ -293,7 +293,11 @@ impl<V: Verbs> RcTransport<V> {
         } else if wanted > lane.window && pool.lend(wanted - lane.window) {
             lane.window = wanted;
         }
-        lane.granted = lane.consumed.wrapping_add(lane.window);
+        let granted = lane.consumed.wrapping_add(lane.window);
+        let more = granted.wrapping_sub(std::mem::replace(&mut lane.granted, granted));
+        if let Err(error) = lane.queue.provide(more) {
+            tracing::error!("no receive buffer can be posted: {error}");
+        }
         self.write_credit(peer);
     }
 

@@ -206,6 +206,15 @@ fn everybody_reaches_everybody_after_chaos_through_the_connection_manager() {
 }
 
 #[test]
+fn everybody_reaches_everybody_after_chaos_where_receives_are_not_shared() {
+    let fabric = FakeFabric::default();
+    let options =
+        FakeOptions { shares_receives: false, shuffle: Some(3), ..FakeOptions::default() };
+    let provider = provider(&fabric, options);
+    chaos(fabric, provider, 0x0fed_cba9_8765_4321);
+}
+
+#[test]
 fn everybody_reaches_everybody_after_chaos_where_nothing_goes_inline() {
     let options = FakeOptions {
         inline_bytes_max: 0,

@@ -36,7 +36,10 @@ fn tight() -> FakeOptions {
 
 #[test]
 fn a_stream_never_finds_a_receiver_without_a_buffer() {
-    for options in [FakeOptions::default(), tight()] {
+    let own = FakeOptions { shares_receives: false, ..FakeOptions::default() };
+    for options in
+        [FakeOptions::default(), tight(), own, FakeOptions { shares_receives: false, ..tight() }]
+    {
         let fabric = FakeFabric::default();
         let provider = provider(&fabric, options);
         let (mut one, mut other) = (open(&provider), open(&provider));
