@@ -9,7 +9,7 @@ use kestrel_core::{
 };
 pub use kestrel_verbs::device::{Gid, GidKind, LinkLayer};
 use kestrel_verbs::{
-    Device, Interfaces, VerbsOptions, VerbsProvider,
+    Device, DeviceError, Interfaces, VerbsOptions, VerbsProvider,
     datagrams::datagram_max,
     device::{Port, PortState},
     gid,
@@ -99,19 +99,19 @@ pub struct RdmaPort {
     pub is_active: bool,
     /// What carries its packets.
     pub link_layer: LinkLayer,
-    /// The GID that endpoints go by unless their own address is another one of the port; none: it has none,
-    /// and cannot be used.
+    /// The GID that endpoints go by: the one that is named, or else this unless their own address is another one
+    /// of the port. None: it has none, and cannot be used.
     pub gid: Option<Gid>,
 }
 
 impl RdmaPort {
-    fn of(device: &Device, port: &Port) -> RdmaPort {
+    fn of(device: &Device, port: &Port, gid_index: Option<u8>) -> RdmaPort {
         RdmaPort {
             device: device.name.clone(),
             number: port.number,
             is_active: port.state == PortState::Active,
             link_layer: port.link_layer,
-            gid: gid::choose(port, None).cloned(),
+            gid: gid::choose(port, gid_index).cloned(),
         }
     }
 
@@ -178,11 +178,11 @@ pub fn left_out(config: &Config) -> Vec<String> {
 /// # Errors
 /// Why there are no devices.
 pub fn ports(config: &Config) -> Result<Vec<RdmaPort>, Cause> {
-    Ok(ports_of(&all(config)?))
+    Ok(ports_of(&all(config)?, config.gid_index))
 }
 
-fn ports_of(all: &[Device]) -> Vec<RdmaPort> {
-    let of = |device| move |port| RdmaPort::of(device, port);
+fn ports_of(all: &[Device], gid_index: Option<u8>) -> Vec<RdmaPort> {
+    let of = |device| move |port| RdmaPort::of(device, port, gid_index);
     let usable = all.iter().filter(|device| device.lacks().is_none());
     usable.flat_map(|device| device.ports.iter().map(of(device))).collect()
 }
@@ -191,7 +191,14 @@ fn all(config: &Config) -> Result<Vec<Device>, Cause> {
     if config.transport == TransportChoice::Shm {
         return Err(no_device("FI_KESTREL_TRANSPORT=shm".into()));
     }
-    kestrel_verbs::devices(|device| config.device.admit(device)).map_err(|error| Cause::of(&error))
+    let found = kestrel_verbs::devices(|device| config.device.admit(device));
+    found.map_err(|error| match error {
+        DeviceError::NoneWanted { found } => {
+            let wanted = &config.device;
+            no_device(format!("FI_KESTREL_DEVICE={wanted}: the devices are {found}"))
+        }
+        error => Cause::of(&error),
+    })
 }
 
 /// What is offered, and of each other device why it is not.
@@ -383,7 +390,7 @@ pub(crate) mod tests {
                     port.address(),
                 )
             };
-            ports_of(all).into_iter().map(of).collect()
+            ports_of(all, None).into_iter().map(of).collect()
         };
         let ip = |last| Some(IpAddr::from([10, 9, 0, last]));
         let expected = [

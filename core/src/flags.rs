@@ -43,7 +43,7 @@ bitflags::bitflags! {
         const PEEK = 1 << 19;
         /// Operations start when a counter reaches a threshold: fi_trigger(3).
         const TRIGGER = 1 << 20;
-        /// An operation begins when those before it, to the same peer, are complete.
+        /// An operation begins when those before it, to the same peer, are complete, and those behind it wait for it.
         const FENCE = 1 << 21;
         /// An operation writes an entry where only some do (`SELECTIVE_COMPLETION`).
         const COMPLETION = 1 << 24;

@@ -50,10 +50,15 @@ pub enum DeviceError {
     NoDriver { device: String },
     #[error("{wanted} is not among the RDMA devices: {found}")]
     NotFound { wanted: String, found: String },
+    #[error("none of the RDMA devices is wanted: {found}")]
+    NoneWanted { found: String },
     #[error("{device} cannot be used: {lack}")]
     Lacks { device: String, lack: Lack },
-    #[error("port {port} of {device} has no GID that can be used: no address on its network?")]
-    NoGid { device: String, port: u8 },
+    #[error("port {port} of {device} has no GID {}", match index {
+        Some(index) => format!("{index} (FI_KESTREL_GID_INDEX)"),
+        None => "that can be used: no address on its network?".into(),
+    })]
+    NoGid { device: String, port: u8, index: Option<u8> },
     #[error(
         "port {port} of {device} is not in partition {wanted:#06x} (FI_KESTREL_PKEY); its P_Key \
          table: {table}"
@@ -74,6 +79,7 @@ impl HasErrno for DeviceError {
             | Self::NoDeviceFile { .. }
             | Self::NoDriver { .. }
             | Self::NotFound { .. }
+            | Self::NoneWanted { .. }
             | Self::Lacks { .. }
             | Self::NoGid { .. }
             | Self::NoPartition { .. } => Errno::NODEV,

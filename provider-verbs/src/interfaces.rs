@@ -27,17 +27,21 @@ pub struct InterfaceAddress {
 pub struct Interfaces {
     sysfs: PathBuf,
     addresses: Vec<InterfaceAddress>,
+    /// The kernel has said which there are.
+    are_known: bool,
 }
 
 impl Interfaces {
     /// Those of this host as it is now.
     pub fn of_host() -> Interfaces {
-        Interfaces::new(Path::new(SYSFS), interface_addresses())
+        let found = interface_addresses();
+        let are_known = found.is_some();
+        Interfaces { are_known, ..Interfaces::new(Path::new(SYSFS), found.unwrap_or_default()) }
     }
 
     /// `sysfs` has a folder for each RDMA device.
     pub fn new(sysfs: &Path, addresses: Vec<InterfaceAddress>) -> Interfaces {
-        Interfaces { sysfs: sysfs.into(), addresses }
+        Interfaces { sysfs: sysfs.into(), addresses, are_known: true }
     }
 
     /// The addresses at which IP over InfiniBand reaches a device's port, version 4 first, without
@@ -57,9 +61,9 @@ impl Interfaces {
         wanted.iter().find_map(holds).map(|at| at.interface.as_str())
     }
 
-    /// Whether this host, or the network namespace of this process, has that address.
+    /// Whether this host, or the network namespace of this process, has that address, as far as is known.
     pub fn have(&self, ip: IpAddr) -> bool {
-        self.having(&[ip]).is_some()
+        !self.are_known || self.having(&[ip]).is_some()
     }
 
     /// An address of this host: where endpoints are if their device has none of its own. Not one that other
@@ -230,8 +234,16 @@ mod tests {
     }
 
     #[test]
+    fn where_nothing_is_known_no_address_is_refused() {
+        let known = Interfaces::new(Path::new("/nowhere"), Vec::new());
+        let unknown = Interfaces { are_known: false, ..known.clone() };
+        let ip = IpAddr::from([10, 9, 0, 1]);
+        assert_eq!((known.have(ip), unknown.have(ip)), (false, true));
+    }
+
+    #[test]
     fn this_host_has_a_loopback_interface() {
-        let all = interface_addresses();
+        let all = interface_addresses().unwrap_or_default();
         let own = all.iter().find(|at| at.ip == IpAddr::from([127, 0, 0, 1]));
         assert!(own.is_none_or(|own| own.is_loopback), "{own:?}");
     }

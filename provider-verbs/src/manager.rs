@@ -59,7 +59,7 @@ pub trait Manager<V: Verbs>: Send + Sync + 'static {
         name: u64,
         own: SocketAddr,
         to: SocketAddr,
-        marks: Option<Marks>,
+        marks: Marks,
         within: Duration,
     ) -> Result<Self::Id, VerbsError>;
 
@@ -87,7 +87,7 @@ pub trait ManagedId<V: Verbs>: Send + 'static {
     fn join(
         &self,
         pair: &V::QueuePair,
-        marks: Option<Marks>,
+        marks: Marks,
         mtu_bytes_max: u32,
     ) -> Result<Agreement, VerbsError>;
 

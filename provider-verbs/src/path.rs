@@ -16,36 +16,20 @@ const HOPS: u8 = 64;
 /// What packets are marked with, for those on their way to go by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// The byte of that name in headers: a code point (DSCP), and two bits of congestion notification.
-    pub traffic_class: u8,
-    /// What InfiniBand's switches go by.
-    pub service_level: u8,
+    /// The byte of that name in headers: a code point (DSCP), and two bits of congestion notification. None:
+    /// as the connection manager says, or 0.
+    pub traffic_class: Option<u8>,
+    /// What InfiniBand's switches go by. None: the upper three bits of the class.
+    pub service_level: Option<u8>,
 }
 
 impl Marks {
-    /// Its traffic class, and the service level of its upper three bits.
-    pub fn of_class(traffic_class: u8) -> Marks {
-        Marks { traffic_class, service_level: traffic_class >> 5 }
-    }
-
     pub fn of_code_point(dscp: u8) -> Marks {
-        Marks::of_class(dscp << 2)
+        Marks { traffic_class: Some(dscp << 2), service_level: None }
     }
 
-    pub fn code_point(self) -> u8 {
-        self.traffic_class >> 2
-    }
-
-    /// Those of an endpoint that asks for a code point or for none, where the user has set a class and a
-    /// service level or has not.
-    pub fn chosen(
-        asked: Option<u8>,
-        class: Option<u8>,
-        service_level: Option<u8>,
-    ) -> Option<Marks> {
-        let marks = asked.map(Marks::of_code_point).or(class.map(Marks::of_class));
-        let with = |service_level| Marks { service_level, ..marks.unwrap_or_default() };
-        service_level.map(with).or(marks)
+    pub fn code_point(self) -> Option<u8> {
+        self.traffic_class.map(|class| class >> 2)
     }
 }
 
@@ -104,8 +88,9 @@ pub fn to_peer(device: &str, from: &Origin, peer: &PathEnd) -> Result<Route, Ver
 }
 
 /// The path of packets with a global route header, marked with zeroes if with nothing.
-pub fn by_gid(port: &LocalPort, gid: [u8; 16], marks: Option<Marks>) -> Route {
-    let Marks { traffic_class, service_level } = marks.unwrap_or_default();
+pub fn by_gid(port: &LocalPort, gid: [u8; 16], marks: Marks) -> Route {
+    let traffic_class = marks.traffic_class.unwrap_or(0);
+    let service_level = marks.service_level.unwrap_or(traffic_class >> 5);
     let (flow_label, hop_limit) = (0, HOPS);
     let gid_index = port.gid_index;
     Route {
@@ -174,7 +159,7 @@ mod tests {
     }
 
     fn from(port: LocalPort) -> Origin {
-        Origin { port, marks: Some(Marks::of_code_point(46)), agreed: None }
+        Origin { port, marks: Marks::of_code_point(46), agreed: None }
     }
 
     fn peer(link_layer: LinkLayer) -> PathEnd {
@@ -191,14 +176,17 @@ mod tests {
     }
 
     #[test]
-    fn what_an_endpoint_asks_for_goes_before_what_the_user_has_set() {
-        let marks = |traffic_class, service_level| Some(Marks { traffic_class, service_level });
-        assert_eq!(Marks::chosen(None, None, None), None);
-        assert_eq!(Marks::chosen(Some(46), Some(106), None), marks(184, 5));
-        assert_eq!(Marks::chosen(None, Some(106), None), marks(106, 3), "the lower bits as well");
-        assert_eq!(Marks::chosen(None, Some(106), Some(1)), marks(106, 1));
-        assert_eq!(Marks::chosen(Some(46), None, Some(0)), marks(184, 0));
-        assert_eq!(Marks::chosen(None, None, Some(2)), marks(0, 2));
+    fn the_service_level_follows_the_class_or_is_set() {
+        let marked = |traffic_class, service_level| {
+            let marks = Marks { traffic_class, service_level };
+            let route = by_gid(&port(LinkLayer::Ethernet), gid("fe80::18"), marks);
+            (route.global.unwrap().traffic_class, route.service_level)
+        };
+        assert_eq!(marked(None, None), (0, 0));
+        assert_eq!(marked(Some(184), None), (184, 5));
+        assert_eq!(marked(Some(106), None), (106, 3), "the lower bits as well");
+        assert_eq!(marked(Some(184), Some(0)), (184, 0));
+        assert_eq!(marked(None, Some(2)), (0, 2));
     }
 
     #[test]
@@ -226,7 +214,7 @@ mod tests {
         let global = route.global.unwrap();
         assert_eq!((route.lid, route.service_level), (0, 5));
         assert_eq!((global.gid, global.gid_index, global.traffic_class), (far, 3, 46 << 2));
-        assert_eq!(by_gid(&ours, far, Some(Marks::of_code_point(46))), route);
+        assert_eq!(by_gid(&ours, far, Marks::of_code_point(46)), route);
     }
 
     #[test]
@@ -247,7 +235,8 @@ mod tests {
         let theirs = PathEnd { gid: gid("fec0:0:0:9::18"), ..peer(LinkLayer::InfiniBand) };
         let theirs = PathEnd { partition_key: 0x0005, ..theirs };
         let ours = from(port(LinkLayer::InfiniBand));
-        let route = Route { lid: 99, service_level: 3, ..by_gid(&ours.port, theirs.gid, None) };
+        let route =
+            Route { lid: 99, service_level: 3, ..by_gid(&ours.port, theirs.gid, Marks::default()) };
         let (partition_key, partition_key_index) = (0x8005, 4);
         let (mtu_bytes, is_narrowed) = (1024, false);
         let agreement =

@@ -61,10 +61,8 @@ pub struct VerbsOptions {
     pub partition_key: Option<u16>,
     /// Connections share receives where the device can; else each has some of its own.
     pub shared_receives: bool,
-    /// What packets of endpoints that ask for no code point are marked with.
-    pub traffic_class: Option<u8>,
-    /// Their service level; none: by the traffic class.
-    pub service_level: Option<u8>,
+    /// What packets of endpoints that ask for no code point are marked with; the service level of all.
+    pub marks: Marks,
     /// The IP address of endpoints that ask for none; none: that of the device's network.
     pub default_ip: Option<IpAddr>,
     /// The key of endpoints that are given none: those with different keys refuse each other.
@@ -96,8 +94,10 @@ impl From<&Config> for VerbsOptions {
             gid_index: config.gid_index,
             partition_key: config.partition_key,
             shared_receives: config.shared_receives,
-            traffic_class: config.traffic_class,
-            service_level: config.service_level,
+            marks: Marks {
+                traffic_class: config.traffic_class,
+                service_level: config.service_level,
+            },
             default_ip: None,
             auth_key: Vec::new(),
             connect_by: config.connect_by,
@@ -115,8 +115,8 @@ pub struct RcProvider<V: Verbs> {
     device: Arc<V>,
     default_ip: IpAddr,
     auth_key: Vec<u8>,
-    traffic_class: Option<u8>,
-    service_level: Option<u8>,
+    /// Of endpoints that ask for none.
+    marks: Marks,
     connect_by: ConnectBy,
     /// Opened for the first endpoint that uses it.
     manager: OnceLock<Arc<V::Manager>>,
@@ -153,8 +153,7 @@ impl<V: Verbs> RcProvider<V> {
             adapter_atomics,
             default_ip,
             auth_key: options.auth_key,
-            traffic_class: options.traffic_class,
-            service_level: options.service_level,
+            marks: options.marks,
             connect_by: options.connect_by,
             manager: OnceLock::new(),
             manager_missed: AtomicBool::new(false),
@@ -317,7 +316,8 @@ impl<V: Verbs> Provider for RcProvider<V> {
     fn open_as(&self, opening: Opening<'_>) -> Result<Carrier<V>, Cause> {
         let station = self.control.next_station();
         let (listener, address, managed) = self.listen_both(station, &opening)?;
-        let marks = Marks::chosen(opening.dscp, self.traffic_class, self.service_level);
+        let asked = opening.dscp.map(Marks::of_code_point).unwrap_or(self.marks);
+        let marks = Marks { service_level: self.marks.service_level, ..asked };
         let origin = Origin { port: self.device.port_at(address.ip()), marks, agreed: None };
         let (shared, sends) = self.open_shared(&opening, origin)?;
         let key = match opening.auth_key {

@@ -40,8 +40,8 @@ pub struct GroupRequest {
     pub own: IpAddr,
     /// Datagrams of others to the group are let through to this host.
     pub hears: bool,
-    /// What datagrams to the group are marked with, if it is said.
-    pub marks: Option<Marks>,
+    /// What datagrams to the group are marked with.
+    pub marks: Marks,
     /// The connection manager is to join where the host could do without.
     pub managed: bool,
 }
@@ -151,8 +151,8 @@ pub struct LocalPort {
 pub struct Origin {
     /// The port, by those entries of its tables that the endpoint goes by.
     pub port: LocalPort,
-    /// What packets are marked with; none: as the connection manager says, or with zeroes.
-    pub marks: Option<Marks>,
+    /// What packets are marked with.
+    pub marks: Marks,
     /// The route to the one peer that it is for, where the connection manager has said it.
     pub agreed: Option<Route>,
 }
@@ -318,7 +318,7 @@ pub trait Registration: Send + Sync + 'static {
     fn remote_key(&self) -> u32;
 }
 
-/// Two completion queues with one channel, and a shared receive queue. Any thread may call
+/// Two completion queues with one channel, and receives for all queue pairs that take packets. Any thread may call
 /// anything.
 pub trait Queues: Send + Sync + 'static {
     /// Fetches completions of receives into `into`, which is empty.

@@ -25,9 +25,13 @@ fn atomics_bed() -> Option<Bed<VerbsProvider>> {
 fn open(options: VerbsOptions, sharing: Sharing) -> Option<Bed<VerbsProvider>> {
     let device = std::env::var("SOFT_ROCE_DEVICE").ok();
     let must = device.is_some();
-    let connect_timeout = CONNECT_PATIENCE;
+    let (connect_timeout, shares_receives) = (CONNECT_PATIENCE, options.shared_receives);
     match VerbsProvider::new(VerbsOptions { device, connect_timeout, ..options }) {
-        Ok(provider) => Some(Bed { provider: Arc::new(provider), sharing }),
+        Ok(provider) => {
+            // The device of the tests can share receives.
+            assert!(!must || provider.device().shares_receives() == shares_receives);
+            Some(Bed { provider: Arc::new(provider), sharing })
+        }
         Err(error) if must => panic!("{}", error.reason),
         Err(error) => {
             println!("{}", error.reason);

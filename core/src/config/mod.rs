@@ -86,7 +86,7 @@ pub struct Config {
     /// One of the table's names of routines.
     pub copy: &'static str,
     /// `FI_KESTREL_PKEY`.
-    /// None: the first of the port's table.
+    /// None: the first full member's, else the first.
     pub partition_key: Option<u16>,
     /// `FI_KESTREL_GID_INDEX`. None: chosen.
     pub gid_index: Option<u8>,

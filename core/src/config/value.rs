@@ -157,8 +157,9 @@ impl Kind {
             Kind::Cores => parse_cores(text).map(Value::Cores),
             Kind::Names => parse_names(text).map(Value::Names),
             Kind::Byte { .. } if text.is_empty() => Ok(Value::Byte(None)),
-            Kind::Byte { max } => parse_within(text, 0, u64::from(max))
-                .map(|number| Value::Byte(u8::try_from(number).ok())),
+            Kind::Byte { max } => {
+                parse_bits(text, u16::from(max)).map(|bits| Value::Byte(u8::try_from(bits).ok()))
+            }
             Kind::PartitionKey => parse_partition_key(text).map(Value::PartitionKey),
         }
     }
@@ -188,17 +189,22 @@ fn parse_partition_key(text: &str) -> Result<Option<u16>, &'static str> {
     if text.is_empty() {
         return Ok(None);
     }
+    match parse_bits(text, u16::MAX)? {
+        key if key & 0x7fff == 0 => Err("no partition has the number 0"),
+        key => Ok(Some(key)),
+    }
+}
+
+/// A number that is hexadecimal or decimal.
+fn parse_bits(text: &str, max: u16) -> Result<u16, &'static str> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let (digits, radix) = hexadecimal.map_or((text, 10), |digits| (digits, 16));
     // `from_str_radix` takes a sign as well.
     if digits.is_empty() || !digits.chars().all(|digit| digit.is_digit(radix)) {
         return Err("it is no number");
     }
-    match u16::from_str_radix(digits, radix) {
-        Err(_) => Err("it is too large"),
-        Ok(key) if key & 0x7fff == 0 => Err("no partition has the number 0"),
-        Ok(key) => Ok(Some(key)),
-    }
+    let number = u16::from_str_radix(digits, radix).ok().filter(|number| *number <= max);
+    number.ok_or("it is too large")
 }
 
 fn parse_within(text: &str, min: u64, max: u64) -> Result<u64, &'static str> {
@@ -354,6 +360,7 @@ mod tests {
     fn a_byte_is_there_or_not() {
         let byte = |text: &str| Kind::Byte { max: 15 }.parse(text).map(Value::byte);
         assert_eq!((byte(""), byte("0"), byte("15")), (Ok(None), Ok(Some(0)), Ok(Some(15))));
+        assert_eq!((byte("0xf"), byte("0x10")), (Ok(Some(15)), Err("it is too large")));
         assert_eq!((byte("16"), byte("x")), (Err("it is too large"), Err("it is no number")));
     }
 

@@ -192,9 +192,9 @@ pub struct DomainAttributes {
     pub mr_key_size: usize,
     /// Bytes of remote completion data.
     pub cq_data_size: usize,
-    /// How many completion queues to expect at most; a hint.
+    /// How many completion queues it serves well.
     pub cq_count: usize,
-    /// How many endpoints to expect at most; a hint.
+    /// How many endpoints it has at most.
     pub endpoint_count: usize,
     /// How many transmit contexts all its endpoints have together.
     pub tx_ctx_count: usize,
@@ -208,7 +208,7 @@ pub struct DomainAttributes {
     pub max_ep_stx_ctx: usize,
     /// How many endpoints may share a receive context; 0: no sharing.
     pub max_ep_srx_ctx: usize,
-    /// How many counters to expect at most; a hint.
+    /// How many counters it serves well.
     pub counter_count: usize,
     /// How many ranges a region may have.
     pub mr_iov_limit: usize,
@@ -218,7 +218,7 @@ pub struct DomainAttributes {
     pub mode: Mode,
     /// Bytes of error data that a completion or event may carry.
     pub max_err_data: usize,
-    /// How many regions to expect at most; a hint.
+    /// How many regions it serves well.
     pub mr_count: usize,
     /// That of endpoints which name none.
     pub traffic_class: u32,

@@ -9,9 +9,9 @@ bitflags::bitflags! {
         const BUFFERED_RECV = 1 << 51;
         /// A context is a `struct fi_context2`, the provider's until the operation completes.
         const CONTEXT2 = 1 << 52;
-        /// Objects that share a queue or counter are of one sort.
+        /// Endpoints that share a queue or counter have the same capabilities.
         const RESTRICTED_COMP = 1 << 53;
-        /// Completions of bound regions tell flags alone.
+        /// Completions need not tell what kind of operation ended; flags of remote notifications are set.
         const NOTIFY_FLAGS_ONLY = 1 << 54;
         /// Local buffers are registered: `MemoryRegionMode::LOCAL`, before version 1.5.
         const LOCAL_MR = 1 << 55;

@@ -35,7 +35,7 @@ pub struct Opening<'a> {
     /// Whom it talks to.
     pub purpose: Purpose,
     /// What packets carry in a network: a differentiated services code point, 6 bits. None: what the
-    /// system has them carry.
+    /// user has set, or else the system.
     pub dscp: Option<u8>,
     /// Peers of this host are not reached through memory that is shared with them, but as others
     /// are: of a provider that has no other way it is refused ([`Provider::can_be_apart`]).

@@ -93,7 +93,7 @@ impl<V: Verbs> Offer<V> {
     pub fn join_managed(
         &self,
         id: &ManagedIdOf<V>,
-        marks: Option<Marks>,
+        marks: Marks,
         mtu_bytes_max: u32,
     ) -> Result<Joined<V>, VerbsError> {
         match self {

@@ -319,6 +319,8 @@ impl<V: Verbs> Transport for UdTransport<V> {
     fn is_quiet(&mut self) -> bool {
         self.go_round();
         self.poll_what_is_there();
+        // The last look may have failed: who sleeps is woken by what comes of it.
+        self.control.tell_failure(self.station, &self.shared);
         !self.has_event() && self.arrived.is_empty()
     }
 

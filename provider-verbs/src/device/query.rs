@@ -36,10 +36,7 @@ pub fn devices(
         }
     }
     if devices.is_empty() {
-        let missing = || DeviceError::NotFound {
-            wanted: "what FI_KESTREL_DEVICE names".into(),
-            found: others.join(", "),
-        };
+        let missing = || DeviceError::NoneWanted { found: others.join(", ") };
         return Err(errors.into_iter().next().unwrap_or_else(missing));
     }
     for error in errors {

@@ -197,6 +197,10 @@ impl State {
         numbers.into_iter().for_each(|number| self.fail(number));
     }
 
+    pub(super) fn held(&self) -> bool {
+        self.held
+    }
+
     pub(super) fn hold(&mut self, held: bool) {
         self.held = held;
         let numbers: Vec<u32> = self.pairs.keys().copied().collect();

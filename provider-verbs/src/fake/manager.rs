@@ -246,14 +246,13 @@ impl Manager<FakeDevice> for FakeManager {
         name: u64,
         own: SocketAddr,
         to: SocketAddr,
-        marks: Option<Marks>,
+        marks: Marks,
         _within: Duration,
     ) -> Result<FakeId, VerbsError> {
         self.with(|exchange| {
             let from = SocketAddr::new(own.ip(), 0);
             let id = exchange.add(self.number, name, from, Some(to));
-            exchange.end(id).dscp =
-                marks.map_or(self.device.options.default_dscp, Marks::code_point);
+            exchange.end(id).dscp = marks.code_point().unwrap_or(self.device.options.default_dscp);
             exchange.say(id, Said::AddressResolved);
             Ok(FakeId { manager: self.clone(), id })
         })
@@ -347,14 +346,14 @@ impl ManagedId<FakeDevice> for FakeId {
     fn join(
         &self,
         pair: &FakeQueuePair,
-        marks: Option<Marks>,
+        marks: Marks,
         mtu_bytes_max: u32,
     ) -> Result<Agreement, VerbsError> {
         let (own, to, peer, path_mtu, agreed) = self.with(|exchange| {
             let end = exchange.end(self.id);
             (end.at.ip(), end.to, end.peers_queue_pair, end.path_mtu, end.dscp)
         });
-        let dscp = marks.map_or(agreed, Marks::code_point);
+        let dscp = marks.code_point().unwrap_or(agreed);
         let device = &self.manager.device;
         let own_path =
             ManagedPath { partition_key: device.port.partition_key, service_level: dscp >> 3 };
@@ -366,11 +365,8 @@ impl ManagedId<FakeDevice> for FakeId {
         if let (LinkLayer::Ethernet, Some(to)) = (port.link_layer, to) {
             gid = group_gid(to.ip());
         }
-        let route = Route {
-            lid,
-            service_level,
-            ..path::by_gid(&port, gid, Some(Marks::of_code_point(dscp)))
-        };
+        let route =
+            Route { lid, service_level, ..path::by_gid(&port, gid, Marks::of_code_point(dscp)) };
         device.fabric.lock().note_path(port, route);
         let mtu_bytes = mtu_bytes_max.min(path_mtu);
         pair.join(Joined { peer, port, route, mtu_bytes }, dscp);

@@ -422,7 +422,7 @@ impl Verbs for FakeDevice {
         from: &Origin,
         peer: &PathEnd,
     ) -> Result<FakeAddressHandle, VerbsError> {
-        self.fabric.lock().code_points.insert(from.marks.unwrap_or_default().code_point());
+        self.fabric.lock().code_points.insert(from.marks.code_point().unwrap_or(0));
         FakeAddressHandle::new(self, from, peer)
     }
 
@@ -435,7 +435,7 @@ impl Verbs for FakeDevice {
     }
 
     fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<FakeGroup, VerbsError> {
-        self.fabric.lock().code_points.insert(request.marks.unwrap_or_default().code_point());
+        self.fabric.lock().code_points.insert(request.marks.code_point().unwrap_or(0));
         FakeGroup::join(self, &request)
     }
 }

@@ -107,8 +107,9 @@ pub(super) struct QueueState {
     pub sends: VecDeque<Completion>,
     pub armed: bool,
     pub channel: Arc<OwnedFd>,
-    /// Looks for completions fail.
+    /// Looks for completions fail, and whether one has.
     pub fails: bool,
+    pub has_failed: bool,
 }
 
 impl QueueState {
@@ -143,6 +144,7 @@ impl FakeQueues {
             armed: false,
             channel: channel.clone(),
             fails: false,
+            has_failed: false,
         };
         state.queues.insert(number, queues);
         drop(state);
@@ -163,6 +165,7 @@ impl FakeQueues {
         let options = &self.device.options;
         self.device.fabric.lock().note_look();
         self.with(|queues| {
+            queues.has_failed |= queues.fails;
             let queue = of(queues);
             let most = POLL_BURST.min(options.poll_burst);
             while into.len() < most && !queue.is_empty() {
@@ -238,7 +241,7 @@ impl Queues for FakeQueues {
     }
 
     fn failure(&self) -> Option<String> {
-        self.with(|queues| queues.fails).then(|| "the test says so".into())
+        self.with(|queues| queues.has_failed).then(|| "the test says so".into())
     }
 }
 
@@ -344,7 +347,7 @@ impl QueuePair for FakeQueuePair {
         let (port, mtu_bytes) = (from.port, from.port.mtu_bytes.min(peer.mtu_bytes));
         self.join(
             Joined { peer: peer.queue_pair, port, route, mtu_bytes },
-            from.marks.unwrap_or_default().code_point(),
+            from.marks.code_point().unwrap_or(0),
         );
         Ok(())
     }

@@ -16,7 +16,7 @@ impl State {
     pub(super) fn lacks_receive(&self, number: u32) -> bool {
         let queues = self.pairs.get(&number).and_then(|pair| self.queues.get(&pair.queues));
         queues.is_none_or(|queues| match &queues.own {
-            Some(own) => own.lacks(number),
+            Some(own) => own.oldest(number).is_none(),
             None => queues.posted.is_empty(),
         })
     }
@@ -24,7 +24,10 @@ impl State {
     pub(super) fn take_receive(&mut self, number: u32) -> Option<ReceiveRequest> {
         let queues = self.queues_of(number)?;
         match &mut queues.own {
-            Some(own) => own.complete(number),
+            Some(own) => {
+                let oldest = own.oldest(number)?;
+                own.complete(number, oldest.request).then_some(oldest)
+            }
             None => queues.posted.pop_front(),
         }
     }

@@ -188,12 +188,12 @@ impl Manager<Rdma> for RdmaManager {
         name: u64,
         own: SocketAddr,
         to: SocketAddr,
-        marks: Option<Marks>,
+        marks: Marks,
         within: Duration,
     ) -> Result<RdmaId, VerbsError> {
         let id = self.create(name, RDMA_PS_TCP)?;
         // Without it the kernel takes what its administrator has set for the port (default_roce_tos).
-        if let Some(mut class) = marks.map(|marks| marks.traffic_class) {
+        if let Some(mut class) = marks.traffic_class {
             // SAFETY: the id is alive; the option is one byte.
             id.call("rdma_set_option", unsafe {
                 let (level, option) = (RDMA_OPTION_ID as i32, RDMA_OPTION_ID_TOS as i32);
@@ -328,7 +328,7 @@ impl ManagedId<Rdma> for RdmaId {
     fn join(
         &self,
         pair: &super::RdmaQueuePair,
-        marks: Option<Marks>,
+        marks: Marks,
         mtu_bytes_max: u32,
     ) -> Result<Agreement, VerbsError> {
         pair.join_managed(marks, mtu_bytes_max, |attributes| {

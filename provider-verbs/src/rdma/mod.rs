@@ -8,6 +8,7 @@ mod manager;
 mod path;
 mod queue_pair;
 mod queues;
+mod refusals;
 mod registration;
 mod socket_address;
 mod trouble;
@@ -28,6 +29,7 @@ use std::{
 use kestrel_core::{error::Cause, fork_guard::Mark, memory::Piece};
 use rdma_core_sys::{Library, verbs::*};
 
+use self::socket_address::address_at;
 pub use self::{
     group::RdmaGroup,
     manager::RdmaManager,
@@ -36,7 +38,6 @@ pub use self::{
     queues::RdmaQueues,
     registration::{RdmaRegion, RdmaRegistration},
 };
-use self::{queue_pair::CREATE_QUEUE_PAIR, socket_address::address_at};
 use crate::{
     device::{DeviceError, LinkLayer, Port, PortState, query},
     error::error_of,
@@ -92,7 +93,8 @@ impl RcProvider<Rdma> {
         let (device, ip) = Rdma::open(&options)?;
         let first = || Interfaces::of_host().first();
         let default_ip = options.default_ip.or(ip).or_else(first).ok_or_else(|| {
-            refuse(DeviceError::NoGid { device: device.name().into(), port: device.port.number })
+            let (name, port) = (device.name().into(), device.port.number);
+            refuse(DeviceError::NoGid { device: name, port, index: None })
         })?;
         RcProvider::on_device(Arc::new(device), default_ip, options)
     }
@@ -136,7 +138,8 @@ impl Rdma {
         let gid = port.and_then(|port| gid::choose(port, options.gid_index));
         let (Some(port), Some(gid)) = (port, gid) else {
             let (device, port) = (device.name.clone(), port.map_or(0, |port| port.number));
-            return Err(refuse(DeviceError::NoGid { device, port }));
+            let index = options.gid_index;
+            return Err(refuse(DeviceError::NoGid { device, port, index }));
         };
         tracing::info!(device = %device.name, port = port.number, "uses {gid}");
         let attributes = open.attributes().map_err(refuse)?;
@@ -187,6 +190,11 @@ impl Rdma {
         Ok((rdma, ip))
     }
 
+    /// Whether the connections of an endpoint share receives.
+    pub fn shares_receives(&self) -> bool {
+        self.shared_receives
+    }
+
     /// The port with its GID table as it is now: addresses come and go.
     fn read_port(&self) -> Option<Port> {
         let device = self.open.read().inspect_err(|error| tracing::debug!("{error}")).ok()?;
@@ -225,42 +233,6 @@ fn last_error(device: &str, call: &'static str) -> VerbsError {
     VerbsError::of_call(device, call, io::Error::last_os_error())
 }
 
-/// Lengths of inline requests that devices grant, or nearly: 101 bytes (irdma), 96 (bnxt_re), 48 (X722). Units:
-/// bytes.
-const INLINE_STEPS: [u32; 6] = [128, 100, 96, 64, 48, 32];
-
-/// Makes a queue pair that takes so many bytes inline, or as many as can be had: devices grant different
-/// lengths, and refuse instead of saying which. Returns what it was made with.
-fn with_inline<T>(
-    wanted: u32,
-    make: impl Fn(u32) -> Result<T, VerbsError>,
-) -> Result<(T, u32), VerbsError> {
-    let mut inline = wanted;
-    loop {
-        match make(inline) {
-            Err(VerbsError::Call { call: CREATE_QUEUE_PAIR, source, .. })
-                if inline > 0 && source.raw_os_error() == Some(libc::EINVAL) =>
-            {
-                inline = INLINE_STEPS.into_iter().find(|step| *step < inline).unwrap_or(0);
-            }
-            made => return made.map(|made| (made, inline)),
-        }
-    }
-}
-
-/// No device says beforehand which kinds of queue pairs it has.
-fn refused_as(role: Role, error: VerbsError) -> VerbsError {
-    match error {
-        VerbsError::Call { device, call: CREATE_QUEUE_PAIR, source }
-            if matches!(role, Role::Datagrams { .. })
-                && matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) =>
-        {
-            VerbsError::NoDatagrams { device, source }
-        }
-        error => error,
-    }
-}
-
 /// The partition that a port is used in.
 fn partition_of(
     open: &query::OpenDevice,
@@ -286,12 +258,12 @@ fn interface_index(name: &str) -> u32 {
     unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
-/// The addresses of this host's interfaces.
-pub fn interface_addresses() -> Vec<InterfaceAddress> {
+/// The addresses of this host's interfaces. None: the kernel, or who stands before it, does not say.
+pub fn interface_addresses() -> Option<Vec<InterfaceAddress>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the pointer is writable; the list is freed below.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
-        return Vec::new();
+        return None;
     }
     let (mut at, mut found) = (first, Vec::new());
     while !at.is_null() {
@@ -313,7 +285,7 @@ pub fn interface_addresses() -> Vec<InterfaceAddress> {
     }
     // SAFETY: the list of above, freed once.
     unsafe { libc::freeifaddrs(first) };
-    found
+    Some(found)
 }
 
 /// Whether there is a connection manager to ask: librdmacm can be loaded.
@@ -404,7 +376,8 @@ impl Verbs for Rdma {
     ) -> Result<RdmaQueuePair, VerbsError> {
         let wanted = role.inline_bytes(self.inline_bytes.load(Ordering::Relaxed));
         let make = |inline| RdmaQueuePair::new(self, queues, sends, role, inline);
-        let (made, granted) = with_inline(wanted, make).map_err(|error| refused_as(role, error))?;
+        let (made, granted) = refusals::with_inline(wanted, make)
+            .map_err(|error| refusals::refused_as(role, error))?;
         if granted < wanted {
             self.inline_bytes.fetch_min(granted, Ordering::Relaxed);
             tracing::info!(device = %self.open.name, "sends up to {granted} bytes inline");
@@ -434,66 +407,5 @@ impl Verbs for Rdma {
 
     fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<RdmaGroup, VerbsError> {
         RdmaGroup::join(self, &request)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refused(call: &'static str, number: i32) -> VerbsError {
-        VerbsError::of_call("mlx5_0", call, io::Error::from_raw_os_error(number))
-    }
-
-    #[test]
-    fn what_a_device_grants_is_found() {
-        let up_to = |most: u32| {
-            move |inline| {
-                if inline <= most {
-                    Ok(inline)
-                } else {
-                    Err(refused(CREATE_QUEUE_PAIR, libc::EINVAL))
-                }
-            }
-        };
-        let granted = |wanted, most| with_inline(wanted, up_to(most)).unwrap();
-        assert_eq!(granted(220, 256), (220, 220));
-        assert_eq!(granted(220, 101), (100, 100));
-        assert_eq!(granted(220, 60), (48, 48));
-        assert_eq!(granted(32, 32), (32, 32));
-        assert_eq!(granted(32, 31), (0, 0));
-        assert_eq!(granted(220, 0), (0, 0));
-    }
-
-    #[test]
-    fn a_device_without_datagrams_is_said_to_have_none() {
-        let told = |role, number| refused_as(role, refused(CREATE_QUEUE_PAIR, number)).to_string();
-        let datagrams = Role::Datagrams { key: 1 };
-        for number in [libc::EINVAL, libc::EOPNOTSUPP] {
-            assert!(told(datagrams, number).contains("(UD)"));
-            assert!(told(Role::Sends, number).contains(CREATE_QUEUE_PAIR));
-        }
-        assert!(told(datagrams, libc::ENOMEM).contains(CREATE_QUEUE_PAIR));
-    }
-
-    #[test]
-    fn what_is_not_for_the_length_is_an_error_at_once() {
-        let others = [
-            (CREATE_QUEUE_PAIR, libc::ENODEV),
-            ("ibv_modify_qp (INIT)", libc::EINVAL),
-            ("ibv_modify_qp (RTR)", libc::EINVAL),
-        ];
-        for (call, number) in others {
-            let tries = std::cell::Cell::new(0);
-            let made = with_inline(220, |_| {
-                tries.set(tries.get() + 1);
-                Err::<(), _>(refused(call, number))
-            });
-            assert!(made.is_err() && tries.get() == 1, "{call}: {} tries", tries.get());
-        }
-        // Whatever the length.
-        assert!(
-            with_inline(220, |_| Err::<(), _>(refused(CREATE_QUEUE_PAIR, libc::EINVAL))).is_err()
-        );
     }
 }

@@ -141,7 +141,7 @@ impl RdmaQueuePair {
     /// the traffic class, if we have one, where no subnet manager has a say in it.
     pub(super) fn join_managed(
         &self,
-        marks: Option<Marks>,
+        marks: Marks,
         mtu_bytes_max: u32,
         fill: impl Fn(&mut ibv_qp_attr) -> Result<u32, VerbsError>,
     ) -> Result<Agreement, VerbsError> {
@@ -159,10 +159,10 @@ impl RdmaQueuePair {
         ready.path_mtu = ready.path_mtu.min(narrowest);
         ready.max_dest_rd_atomic = self.role.reads_max(port);
         ready.min_rnr_timer = NOT_READY_TIMER;
-        if let Some(marks) = marks
+        if let Some(class) = marks.traffic_class
             && port.link_layer != LinkLayer::InfiniBand
         {
-            ready.ah_attr.grh.traffic_class = marks.traffic_class;
+            ready.ah_attr.grh.traffic_class = class;
         }
         self.modify(&mut ready, mask)
             .map_err(|source| self.refused("ibv_modify_qp (RTR)", source))?;
@@ -309,9 +309,8 @@ impl QueuePair for RdmaQueuePair {
     fn provide(&self, count: u32) -> Result<(), VerbsError> {
         // SAFETY: the pair is alive, the chain is whole, and who posted the receives for all vouches for what
         // they name.
-        let post = |chain| unsafe {
-            inline::ibv_post_recv(self.pair.as_ptr(), chain, &mut ptr::null_mut())
-        };
+        let post =
+            |chain, bad: &mut _| unsafe { inline::ibv_post_recv(self.pair.as_ptr(), chain, bad) };
         self.queues.provide(self.number, count, post)
     }
 
@@ -350,9 +349,9 @@ impl QueuePair for RdmaQueuePair {
 
 impl Drop for RdmaQueuePair {
     fn drop(&mut self) {
-        let pair = &mut self.pair;
-        // SAFETY: it is not used afterwards.
-        self.queues.reclaim(self.number, || unsafe { ManuallyDrop::drop(pair) });
+        // SAFETY: it is used no more, and its handle is not dropped. What is refused was told, and keeps its
+        // receives.
+        let _ = self.queues.reclaim(self.number, || unsafe { self.pair.destroy() });
     }
 }
 

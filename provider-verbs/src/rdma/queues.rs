@@ -1,7 +1,7 @@
 //! Completion queues, their channel, and receives: a shared queue, or lists for queues of their own.
 
 use std::{
-    mem,
+    io, mem,
     os::fd::RawFd,
     ptr,
     ptr::NonNull,
@@ -79,13 +79,28 @@ impl<T> Handle<T> {
     }
 }
 
+impl<T> Handle<T> {
+    /// Destroys the object.
+    ///
+    /// # Safety
+    /// Once, and nothing that was made on it is left.
+    pub(super) unsafe fn destroy(&self) -> io::Result<()> {
+        // SAFETY: as `new` was promised.
+        match unsafe { (self.destroy)(self.object.as_ptr()) } {
+            0 => Ok(()),
+            failed => {
+                let error = error_of(failed);
+                tracing::warn!("{}: {error}", self.call);
+                Err(error)
+            }
+        }
+    }
+}
+
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
-        // SAFETY: as `new` was promised; what was made on the object goes before it.
-        let failed = unsafe { (self.destroy)(self.object.as_ptr()) };
-        if failed != 0 {
-            tracing::warn!("{}: {}", self.call, error_of(failed));
-        }
+        // SAFETY: what was made on the object goes before it. What is refused was told.
+        let _ = unsafe { self.destroy() };
     }
 }
 
@@ -141,9 +156,19 @@ impl RdmaQueues {
 
     #[cold]
     fn poll_own(&self, own: &mut OwnReceives, into: &mut Completions) {
-        poll(&self.receives, &self.failure, into);
-        for completion in into.iter().filter(|completion| completion.request != EMPTY) {
-            own.complete(completion.queue_pair);
+        loop {
+            poll(&self.receives, &self.failure, into);
+            if into.is_empty() {
+                return;
+            }
+            into.retain(|completion| {
+                let Completion { request, queue_pair, .. } = *completion;
+                request == EMPTY || own.complete(queue_pair, request)
+            });
+            // Nothing is told of those that were taken back, and others may be behind them.
+            if !into.is_empty() {
+                return;
+            }
         }
     }
 
@@ -169,26 +194,32 @@ impl RdmaQueues {
         &self,
         queue_pair: u32,
         count: u32,
-        mut post: impl FnMut(*mut ibv_recv_wr) -> i32,
+        mut post: impl FnMut(*mut ibv_recv_wr, &mut *mut ibv_recv_wr) -> i32,
     ) -> Result<(), VerbsError> {
         let Receives::Own(own) = &self.requests else {
             return Ok(());
         };
         let mut own = lock(own);
         let requests = own.lend(queue_pair, count);
-        post_chains(&requests, &mut post)
-            .map_err(|number| self.device.refusal("ibv_post_recv", number))
+        post_chains(&requests, &mut post).map_err(|Refused { number, unposted }| {
+            own.take_back(queue_pair, unposted);
+            self.device.refusal("ibv_post_recv", number)
+        })
     }
 
-    /// Has a queue pair use no receive any more, and gives those that it had to others.
-    pub(super) fn reclaim<R>(&self, queue_pair: u32, end: impl FnOnce() -> R) -> R {
+    /// Has a queue pair use no receive any more, and gives those that it had to others, if that succeeds.
+    pub(super) fn reclaim<E>(
+        &self,
+        queue_pair: u32,
+        end: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         let Receives::Own(own) = &self.requests else {
             return end();
         };
         let mut own = lock(own);
-        let ended = end();
+        end()?;
         own.reclaim(queue_pair);
-        ended
+        Ok(())
     }
 }
 
@@ -208,14 +239,20 @@ fn shared_queue(device: &Arc<Rdma>, depth: u32) -> Result<Handle<ibv_srq>, Verbs
     shared.ok_or_else(|| device.error("ibv_create_srq"))
 }
 
-/// Posts receives as chains.
-///
-/// # Errors
-/// The number that the call has answered.
+/// Receives that were not posted.
+struct Refused {
+    /// What the call has answered.
+    number: i32,
+    /// How many, the last.
+    unposted: usize,
+}
+
+/// Posts receives as chains, by a call that says where it stopped.
 fn post_chains(
     requests: &[ReceiveRequest],
-    mut post: impl FnMut(*mut ibv_recv_wr) -> i32,
-) -> Result<(), i32> {
+    mut post: impl FnMut(*mut ibv_recv_wr, &mut *mut ibv_recv_wr) -> i32,
+) -> Result<(), Refused> {
+    let mut unposted = requests.len();
     for chain in requests.chunks(CHAIN_MAX) {
         let empty = ibv_sge { addr: 0, length: 0, lkey: 0 };
         let mut segments = [empty; CHAIN_MAX];
@@ -233,10 +270,13 @@ fn post_chains(
             work[nth].next = next;
             next = &mut work[nth];
         }
-        match post(next) {
-            0 => {}
-            number => return Err(number),
+        let (first, mut bad) = (next, next);
+        let number = post(next, &mut bad);
+        if number != 0 {
+            let posted = (bad.addr().saturating_sub(first.addr())) / size_of::<ibv_recv_wr>();
+            return Err(Refused { number, unposted: unposted - posted.min(chain.len()) });
         }
+        unposted -= chain.len();
     }
     Ok(())
 }
@@ -303,11 +343,10 @@ impl Queues for RdmaQueues {
             }
         };
         // SAFETY: the queue is alive, the chain is whole, and the caller vouches for what the segments name.
-        let post = |chain| unsafe {
-            inline::ibv_post_srq_recv(shared.as_ptr(), chain, &mut ptr::null_mut())
-        };
+        let post =
+            |chain, bad: &mut _| unsafe { inline::ibv_post_srq_recv(shared.as_ptr(), chain, bad) };
         post_chains(requests, post)
-            .map_err(|number| self.device.refusal("ibv_post_srq_recv", number))
+            .map_err(|refused| self.device.refusal("ibv_post_srq_recv", refused.number))
     }
 
     fn request_notification(&self) {

@@ -353,6 +353,8 @@ impl<V: Verbs> Transport for RcTransport<V> {
         self.go_round();
         while self.poll_receives() {}
         self.post_strays();
+        // The last look may have failed: who sleeps is woken by what comes of it.
+        self.control.tell_failure(self.station, &self.shared);
         !self.has_event() && !self.has_ready_packet() && self.finished.is_empty()
     }
 

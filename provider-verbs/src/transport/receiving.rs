@@ -11,7 +11,7 @@ use super::{CREDIT_BYTES, Came, Filled, HEAD_BYTES, Owner, RcTransport};
 use crate::{
     control::Command,
     receive_pool::{BufferIndex, WINDOW_MIN},
-    verbs::{Completion, Completions, EMPTY, Queues, Region, Status, Verb, Verbs},
+    verbs::{Completion, Completions, EMPTY, Queues, Region, Status, Verb, Verbs, VerbsError},
 };
 
 /// Free buffers that wait at most until they are posted.
@@ -286,6 +286,9 @@ impl<V: Verbs> RcTransport<V> {
         let Some(lane) = &mut self.peers[peer as usize].receive else {
             return;
         };
+        if lane.failed || lane.broken {
+            return;
+        }
         let wanted = lane.window_wanted(pool.lendable());
         if wanted < lane.window {
             pool.return_lent(lane.window - wanted);
@@ -296,7 +299,7 @@ impl<V: Verbs> RcTransport<V> {
         let granted = lane.consumed.wrapping_add(lane.window);
         let more = granted.wrapping_sub(std::mem::replace(&mut lane.granted, granted));
         if let Err(error) = lane.queue.provide(more) {
-            tracing::error!("no receive buffer can be posted: {error}");
+            return self.receiving_failed(peer, &error);
         }
         self.write_credit(peer);
     }
@@ -313,8 +316,12 @@ impl<V: Verbs> RcTransport<V> {
     /// there: networks that route each packet anew may carry the later of two writes out first, and the
     /// earlier one would take back what the later one gave.
     pub(super) fn write_credit(&mut self, peer: PeerIndex) {
-        let lane = self.peers[peer as usize].receive.as_ref();
-        if lane.is_some_and(|lane| !lane.queue.is_idle()) {
+        let Some(lane) = self.peers[peer as usize].receive.as_mut() else {
+            return;
+        };
+        // What is due is among what is written now: not twice.
+        let was_due = std::mem::take(&mut lane.due);
+        if !lane.queue.is_idle() {
             self.reap_sends();
         }
         let Some(lane) = self.peers[peer as usize].receive.as_mut() else {
@@ -323,7 +330,6 @@ impl<V: Verbs> RcTransport<V> {
         if lane.failed || lane.broken {
             return;
         }
-        let was_due = std::mem::take(&mut lane.due);
         let inline = lane.queue.takes_inline(CREDIT_BYTES);
         let may_write = lane.queue.is_idle() && lane.queue.has_room(&self.sends);
         let slot = if may_write { self.sends.take_for(inline) } else { None };
@@ -337,7 +343,19 @@ impl<V: Verbs> RcTransport<V> {
         self.sends.write(slot, &lane.credit_words(), &[], Piece::EMPTY);
         let to = Verb::Write(lane.credit_at());
         if let Err(error) = lane.queue.post(&mut self.sends, slot, CREDIT_BYTES, to, false) {
-            self.broke(peer, &error.to_string());
+            self.receiving_failed(peer, &error);
+        }
+    }
+
+    /// The device takes nothing more of a connection. What came before is still read.
+    #[cold]
+    #[inline(never)]
+    fn receiving_failed(&mut self, peer: PeerIndex, error: &VerbsError) {
+        if let Some(lane) = &mut self.peers[peer as usize].receive
+            && !std::mem::replace(&mut lane.failed, true)
+        {
+            let reason = Cause::of(error);
+            self.tell(TransportEvent::Broken { peer, reason });
         }
     }
 

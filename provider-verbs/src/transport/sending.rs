@@ -174,7 +174,8 @@ impl<V: Verbs> RcTransport<V> {
             Some(Owner::Receive(peer)) => {
                 if let Some(lane) = &mut self.peers[peer as usize].receive {
                     lane.queue.completed(number, &mut self.sends);
-                    if lane.due {
+                    // A queue pair in error takes nothing more, as is about to be told.
+                    if lane.due && completion.status == Status::SUCCESS {
                         self.write_due_credit(peer);
                     }
                 }

@@ -31,7 +31,8 @@ use kestrel_verbs::{
         wire::{self, Message, RejectReason},
     },
     verbs::{
-        AddressHandle, Destination, EVERYBODY, Group, GroupRequest, RemoteMemory, Role, Verb, Verbs,
+        AddressHandle, Destination, EVERYBODY, Group, GroupRequest, Marks, RemoteMemory, Role,
+        Verb, Verbs,
     },
 };
 
@@ -143,7 +144,8 @@ fn words_of(number: u64) -> u64 {
 /// Says something of 8 bytes to a group in somebody's name.
 fn say_to_group(intruder: &Intruder, name: u64, own: SocketAddr, kind: Kind, number: u64) {
     let ip = group().ip();
-    let request = GroupRequest { group: ip, own: HOME, hears: false, marks: None, managed: true };
+    let request =
+        GroupRequest { group: ip, own: HOME, hears: false, marks: Marks::default(), managed: true };
     let joined = intruder.device.join_group(request).unwrap();
     let key = proof::queue_key(KEY);
     let to = Destination { handle: joined.name(), queue_pair: EVERYBODY, key };

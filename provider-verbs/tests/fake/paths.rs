@@ -15,7 +15,7 @@ use kestrel_verbs::{
     RcProvider, VerbsOptions,
     device::LinkLayer,
     fake::{FakeDevice, FakeFabric, FakeOptions, FakeQueuePair, ManagedPath},
-    verbs::{Depths, Origin, PathEnd, QueuePair, Role, Verbs, VerbsError},
+    verbs::{Depths, Marks, Origin, PathEnd, QueuePair, Role, Verbs, VerbsError},
 };
 
 /// A provider whose connects may take longer than any test waits: what fails fails by itself.
@@ -108,7 +108,7 @@ fn pair(device: &Arc<FakeDevice>) -> FakeQueuePair {
 }
 
 fn from(device: &FakeDevice) -> Origin {
-    Origin { port: *device.port(), marks: None, agreed: None }
+    Origin { port: *device.port(), marks: Marks::default(), agreed: None }
 }
 
 /// What a peer would say of that queue pair.

@@ -1,12 +1,14 @@
 //! The code point that an endpoint's packets carry, on every way that it makes.
 
-use crate::common::{
-    FakeTransport, connect, managed_provider, provider, provider_with, wait_for_listener,
+use crate::common::{FakeTransport, connect, provider, provider_with, wait_for_listener};
+use kestrel_core::{
+    config::ConnectBy,
+    transport::{Opening, Provider, Service},
 };
-use kestrel_core::transport::{Opening, Provider, Service};
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
     fake::{FakeDevice, FakeFabric, FakeOptions},
+    verbs::Marks,
 };
 
 fn open(
@@ -41,8 +43,7 @@ fn who_has_no_class_has_the_users() {
     ] {
         let fabric = FakeFabric::default();
         let options = VerbsOptions {
-            traffic_class: Some(106),
-            service_level: Some(1),
+            marks: Marks { traffic_class: Some(106), service_level: Some(1) },
             ..VerbsOptions::default()
         };
         let provider = provider_with(&fabric, FakeOptions::default(), options);
@@ -58,10 +59,18 @@ fn who_has_no_class_has_the_users() {
 /// else: 0 is a class.
 #[test]
 fn who_has_no_class_goes_by_the_managers() {
-    for (asked, expected) in [(None, 26), (Some(0), 0), (Some(46), 46)] {
+    let level = Marks { service_level: Some(1), ..Marks::default() };
+    for (asked, marks, expected) in [
+        (None, Marks::default(), 26),
+        (None, level, 26),
+        (Some(0), Marks::default(), 0),
+        (Some(46), level, 46),
+    ] {
         let fabric = FakeFabric::default();
-        let options = FakeOptions { default_dscp: 26, ..FakeOptions::default() };
-        let provider = managed_provider(&fabric, options);
+        let fake = FakeOptions { default_dscp: 26, ..FakeOptions::default() };
+        let connect_by = ConnectBy::RdmaCm;
+        let options = VerbsOptions { connect_by, marks, ..VerbsOptions::default() };
+        let provider = provider_with(&fabric, fake, options);
         let open = || open(&provider, Service::Reliable, asked);
         let (mut from, mut to) = (open(), open());
         wait_for_listener(&to);

@@ -67,7 +67,7 @@ pub const ALLOWED: &[(&str, &str)] = &[
     ("provider-verbs/src/fake/mod.rs", "a device for tests only"),
     (
         "provider-verbs/src/rdma/queues.rs",
-        "receives of a device that shares none: the end of a queue pair alone contends for it",
+        "receives of a device that shares none: beginnings and ends of connections contend for it",
     ),
 ];
 

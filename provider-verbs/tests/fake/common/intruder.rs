@@ -8,8 +8,8 @@ use kestrel_verbs::{
     memory::Memory,
     testing::wire,
     verbs::{
-        Depths, Destination, Origin, PathEnd, QueuePair, Region, Role, Segment, SendRequest, Verb,
-        Verbs,
+        Depths, Destination, Marks, Origin, PathEnd, QueuePair, Region, Role, Segment, SendRequest,
+        Verb, Verbs,
     },
 };
 
@@ -46,7 +46,7 @@ impl Intruder {
     }
 
     pub fn origin(&self) -> Origin {
-        Origin { port: self.device.port_at(HOME), marks: None, agreed: None }
+        Origin { port: self.device.port_at(HOME), marks: Marks::default(), agreed: None }
     }
 
     pub fn end(&self) -> PathEnd {

@@ -10,7 +10,7 @@ use kestrel_verbs::{
         private::{Ask, Parties, decode_refusal},
         wire::RejectReason,
     },
-    verbs::{RemoteMemory, Verbs},
+    verbs::{Marks, RemoteMemory, Verbs},
 };
 
 use super::PATIENCE;
@@ -50,7 +50,7 @@ impl Raw {
     /// Asks with that private data: the id, and what comes of it.
     pub fn ask(&self, data: &[u8]) -> (FakeId, Happening<FakeId>) {
         let own = SocketAddr::from(([127, 0, 0, 1], 0));
-        let id = self.manager.resolve(1, own, self.to, None, PATIENCE).unwrap();
+        let id = self.manager.resolve(1, own, self.to, Marks::default(), PATIENCE).unwrap();
         assert!(matches!(self.next(), Happening::AddressResolved));
         id.resolve_route(PATIENCE).unwrap();
         assert!(matches!(self.next(), Happening::RouteResolved));
