@@ -30,8 +30,8 @@ const CHAIN_MAX: usize = 16;
 /// What an endpoint receives by.
 enum Receives {
     Shared(Handle<ibv_srq>),
-    /// Each queue pair has some of its own. To poll and to destroy one exclude each other: what the device has
-    /// written for who is gone was polled, or is not.
+    /// Each queue pair has some of its own. To poll and to destroy one exclude each other, so that a receive is
+    /// its that polled it, or is taken back.
     Own(Mutex<OwnReceives>),
 }
 
@@ -154,7 +154,7 @@ impl RdmaQueues {
         })
     }
 
-    #[cold]
+    #[inline(never)]
     fn poll_own(&self, own: &mut OwnReceives, into: &mut Completions) {
         loop {
             poll(&self.receives, &self.failure, into);
