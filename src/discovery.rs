@@ -160,7 +160,8 @@ pub fn discover_with(
     hints: Option<&Hints>,
     place: Option<Place>,
 ) -> Result<Vec<Info>, DiscoveryError> {
-    choose(&reach::all(config)?, config, api_version, asker, hints, place)
+    let domain = hints.and_then(|hints| hints.domain.name.as_deref());
+    choose(&reach::all(config, asker, domain)?, config, api_version, asker, hints, place)
 }
 
 fn choose(
@@ -177,7 +178,7 @@ fn choose(
     for (kind, reach) in kinds.iter().flat_map(|kind| reaches.iter().map(move |it| (kind, it))) {
         let offer = match reach {
             Reach::Shm => wish.offer(reach.offer(config, *kind)),
-            Reach::Rdma(_) => Ok(reach.offer(config, *kind)),
+            Reach::Rdma(_) => Ok(wish.of_device(reach.offer(config, *kind))),
         };
         let agreed = offer.and_then(|offer| negotiate(&offer, hints, api_version));
         let placed = agreed.and_then(|mut info| match reach.place(&mut info, hints, place) {
@@ -201,9 +202,10 @@ fn choose(
         return Err(DiscoveryError::Rejected(rejected.unwrap_or_default()));
     }
     // Stable: of each type, what there is stays in order, behind what owns the address that
-    // packets leave from.
+    // packets leave from, and in front of what is at addresses of the other family.
     let type_of = |info: &Info| kinds.iter().position(|&kind| kind == info.endpoint.kind);
-    found.sort_by_key(|info| (type_of(info), !reach::is_on_the_way(info)));
+    let is_six = |info: &Info| info.address_format == AddressFormat::In6;
+    found.sort_by_key(|info| (type_of(info), !reach::is_on_the_way(info), is_six(info)));
     wish.narrow(&mut found);
     Ok(found)
 }
@@ -255,12 +257,12 @@ pub fn agree_narrowed(
 
 /// What the domain offers that an object is opened on.
 fn offer_to(config: &Config, hints: &Hints) -> Result<Offer, Vec<Rejection>> {
-    let best =
-        || reach::all(config).map_or_else(|_| SHM_DOMAIN.into(), |all| all[0].name().to_owned());
+    let all = |domain| reach::all(config, Asker::OfAnybody, domain);
+    let best = || all(None).map_or_else(|_| SHM_DOMAIN.into(), |all| all[0].name().to_owned());
     let name = hints.domain.name.clone().unwrap_or_else(best);
     let offer = match kinds(Some(hints))[0] {
         kind @ (EndpointType::Dgram | EndpointType::SockDgram) => {
-            let reaches = reach::all(config).unwrap_or_default();
+            let reaches = all(Some(&name)).unwrap_or_default();
             let named = reaches.iter().find(|reach| reach.name() == name);
             named.map(|reach| reach.offer(config, kind))
         }

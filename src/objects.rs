@@ -122,7 +122,7 @@ pub fn provider(config: &Config, domain: &str, auth_key: &[u8]) -> Result<Provid
     shm.auth_key = auth_key.to_vec();
     let near = ShmProvider::new(shm)?;
     if domain == SHM_DOMAIN {
-        return match (rdma::devices(config), config.transport) {
+        return match (rdma::devices(config, None), config.transport) {
             (_, TransportChoice::Verbs) => Err(refused(format!(
                 "FI_KESTREL_TRANSPORT=verbs does not go with the domain {SHM_DOMAIN}"
             ))),

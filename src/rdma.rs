@@ -1,6 +1,8 @@
 //! The far side: which RDMA devices there are, where they are reached, and what drives one.
 
-use std::net::IpAddr;
+mod networks;
+
+use std::{fs, net::IpAddr};
 
 use kestrel_core::{
     config::{Config, TransportChoice},
@@ -14,6 +16,7 @@ use kestrel_verbs::{
     device::{Port, PortState},
     gid,
 };
+pub use networks::Network;
 
 /// A device that discovery offers a domain for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub struct RdmaDevice {
     pub datagram_max: usize,
     /// Whether it can join multicast groups.
     pub has_groups: bool,
+    /// What it is on.
+    pub network: Network,
     /// What it is.
     pub nic: Nic,
 }
@@ -56,15 +61,15 @@ impl RdmaDevice {
             return Err("its active port has no address".into());
         }
         let (name, nic) = (device.name.clone(), nic(device));
-        let datagram_max = datagram_max(port.mtu_bytes);
-        Ok(RdmaDevice { name, addresses, datagram_max, has_groups, nic })
+        let (datagram_max, network) = (datagram_max(port.mtu_bytes), Network::of(port));
+        Ok(RdmaDevice { name, addresses, datagram_max, has_groups, network, nic })
     }
 }
 
 /// What a device and its port with an active link are to who reads fi_nic(3).
 fn nic(device: &Device) -> Nic {
     let (port, model) = (device.active_port(), &device.model);
-    let number = |number: u32| if number == 0 { String::new() } else { format!("{number:#x}") };
+    let number = |number: u32| if number == 0 { String::new() } else { format!("{number:#06x}") };
     Nic {
         name: device.name.clone(),
         device_id: number(model.part_id),
@@ -130,9 +135,10 @@ struct Host {
 }
 
 impl Host {
-    /// This one, as it is now.
-    fn present() -> Host {
-        Host { interfaces: Interfaces::of_host(), has_manager: kestrel_verbs::has_manager() }
+    /// This one, as it is now, by the interfaces that may be used.
+    fn present(config: &Config) -> Host {
+        let interfaces = Interfaces::of_host().only(|name| config.interface.admit(name));
+        Host { interfaces, has_manager: kestrel_verbs::has_manager() }
     }
 
     /// The addresses of a port on Ethernet, the best first.
@@ -153,21 +159,29 @@ impl Host {
     }
 }
 
-/// The devices that the parameters allow: never an empty list.
+/// The devices that the parameters allow: never an empty list. Where they name none, and `domain` is none either,
+/// these are those of one network, the fastest.
 ///
 /// Cost: system calls; loads rdma-core, unless shared memory alone is asked for.
 ///
 /// # Errors
 /// Why there are none.
-pub fn devices(config: &Config) -> Result<Vec<RdmaDevice>, Cause> {
-    choose(&all(config)?, &Host::present())
+pub fn devices(config: &Config, domain: Option<&str>) -> Result<Vec<RdmaDevice>, Cause> {
+    let are_named = !config.device.are_any() || domain.is_some();
+    choose(&all(config)?, &Host::present(config), are_named)
 }
 
 /// Of each device that the parameters allow and that is not offered, why; nothing where there is none.
 ///
 /// Cost: as [`devices`].
 pub fn left_out(config: &Config) -> Vec<String> {
-    all(config).map_or(Vec::new(), |all| sort_out(&all, &Host::present()).1)
+    let are_named = !config.device.are_any();
+    all(config).map_or(Vec::new(), |all| sort_out(&all, &Host::present(config), are_named).1)
+}
+
+/// Whether the kernel has an RDMA device for this process to see, be it of use or not.
+pub(crate) fn is_there_any() -> bool {
+    fs::read_dir("/sys/class/infiniband").is_ok_and(|mut all| all.next().is_some())
 }
 
 /// All ports of the devices that the parameters allow and that can be used, those too that carry nothing
@@ -202,7 +216,7 @@ fn all(config: &Config) -> Result<Vec<Device>, Cause> {
 }
 
 /// What is offered, and of each other device why it is not.
-fn sort_out(all: &[Device], host: &Host) -> (Vec<RdmaDevice>, Vec<String>) {
+fn sort_out(all: &[Device], host: &Host, are_named: bool) -> (Vec<RdmaDevice>, Vec<String>) {
     let (mut offered, mut reasons) = (Vec::new(), Vec::new());
     for device in all {
         match RdmaDevice::of(device, host) {
@@ -210,11 +224,23 @@ fn sort_out(all: &[Device], host: &Host) -> (Vec<RdmaDevice>, Vec<String>) {
             Err(why) => reasons.push(format!("{} is not offered: {why}", device.name)),
         }
     }
-    (offered, reasons)
+    if are_named {
+        return (offered, reasons);
+    }
+    let (chosen, others) = networks::choose(offered);
+    let best = chosen.first().map_or("", |device| device.name.as_str());
+    reasons.extend(others.iter().map(|device| {
+        format!(
+            "{} is not offered: it is slower than {best}, or of another network; FI_KESTREL_DEVICE names \
+             those to be used",
+            device.name
+        )
+    }));
+    (chosen, reasons)
 }
 
-fn choose(all: &[Device], host: &Host) -> Result<Vec<RdmaDevice>, Cause> {
-    let (offered, reasons) = sort_out(all, host);
+fn choose(all: &[Device], host: &Host, are_named: bool) -> Result<Vec<RdmaDevice>, Cause> {
+    let (offered, reasons) = sort_out(all, host, are_named);
     if offered.is_empty() {
         return Err(no_device(reasons.join("; ")));
     }
@@ -317,7 +343,7 @@ pub(crate) mod tests {
     fn a_device_is_reached_at_what_is_routable_first_at_version_4() {
         let gids = ["fe80::1:2", "fe80::2", "2001:db8::7", "::ffff:10.9.0.1", "::ffff:10.9.0.1"];
         let all = [device("rxe0", PortState::Active, &gids)];
-        let found = choose(&all, &plain()).unwrap();
+        let found = choose(&all, &plain(), false).unwrap();
         let expected: [IpAddr; 2] = [[10, 9, 0, 1].into(), "2001:db8::7".parse().unwrap()];
         assert_eq!(found[0].addresses, expected);
         assert_eq!((found[0].datagram_max, found[0].has_groups), (960, true));
@@ -351,7 +377,7 @@ pub(crate) mod tests {
         let all = [infiniband("mlx5_0"), infiniband("mlx5_1")];
         let own: [IpAddr; 2] = [[10, 9, 0, 1].into(), "fd00::9".parse().unwrap()];
         for has_manager in [true, false] {
-            let found = choose(&all, &host(&sysfs, has_manager)).unwrap();
+            let found = choose(&all, &host(&sysfs, has_manager), false).unwrap();
             assert_eq!(found[0].addresses, own);
             assert_eq!(found[0].has_groups, has_manager);
             assert_eq!(found[1].addresses, [IpAddr::from([10, 0, 0, 1])], "the last resort");
@@ -373,7 +399,9 @@ pub(crate) mod tests {
     pub(crate) fn chosen(config: &Config) -> Result<Vec<RdmaDevice>, Cause> {
         let mut all = several().to_vec();
         all.retain(|device| config.device.admit(&device.name));
-        choose(&all, &plain())
+        let mut host = plain();
+        host.interfaces = host.interfaces.only(|name| config.interface.admit(name));
+        choose(&all, &host, !config.device.are_any())
     }
 
     #[test]
@@ -413,7 +441,7 @@ pub(crate) mod tests {
         all.push(device("pod0", PortState::Active, &["::ffff:10.7.0.1"]));
         all.push(Device { node_type: NodeType::RdmaNic, ..all[2].clone() });
         all.push(Device { node_type: NodeType::Unspecified, ..all[2].clone() });
-        let (offered, reasons) = sort_out(&all, &plain());
+        let (offered, reasons) = sort_out(&all, &plain(), false);
         let names: Vec<_> = offered.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["rxe1", "rxe2"]);
         let told = [
@@ -427,16 +455,31 @@ pub(crate) mod tests {
         for (reason, told) in reasons.iter().zip(told) {
             assert!(reason.contains(told), "{reason}");
         }
-        let refused = choose(&all[..2], &plain()).unwrap_err();
+        let refused = choose(&all[..2], &plain(), false).unwrap_err();
         assert_eq!(refused.errno, Errno::NODEV);
         assert!(refused.reason.contains("down0") && refused.reason.contains("mute0"), "{refused}");
     }
 
     #[test]
+    fn devices_of_another_network_are_for_who_names_them() {
+        let mut all = several().to_vec();
+        all.push(infiniband("ib0"));
+        all[4].ports[0].speed *= 4;
+        let names = |are_named| {
+            let (offered, reasons) = sort_out(&all, &plain(), are_named);
+            let told = reasons.iter().filter(|why| why.contains("FI_KESTREL_DEVICE")).count();
+            (offered.into_iter().map(|device| device.name).collect::<Vec<_>>(), told)
+        };
+        let of = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        assert_eq!(names(false), (of(&["ib0"]), 2));
+        assert_eq!(names(true), (of(&["rxe1", "rxe2", "ib0"]), 0));
+    }
+
+    #[test]
     fn groups_are_offered_where_the_device_has_them() {
         let mut all = [device("rxe1", PortState::Active, &["::ffff:10.9.0.2"])];
-        assert!(choose(&all, &plain()).unwrap()[0].has_groups);
+        assert!(choose(&all, &plain(), false).unwrap()[0].has_groups);
         all[0].has_groups = false;
-        assert!(!choose(&all, &plain()).unwrap()[0].has_groups);
+        assert!(!choose(&all, &plain(), false).unwrap()[0].has_groups);
     }
 }

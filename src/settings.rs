@@ -252,6 +252,7 @@ mod tests {
             let other = match parameter.name {
                 "FI_KESTREL_TRANSPORT" => "auto",
                 "FI_KESTREL_DEVICE" => "rxe2",
+                "FI_KESTREL_INTERFACE" => "^eth0",
                 "FI_KESTREL_CORES" => "1",
                 "FI_KESTREL_CMA" | "FI_KESTREL_LANE_CHUNKS" | "FI_KESTREL_SRQ" => "off",
                 "FI_KESTREL_COPY" => "memcpy",

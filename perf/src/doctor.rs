@@ -304,7 +304,7 @@ fn rdma_devices(session: &Session) -> Finding {
         Ok(config) => config,
         Err(error) => return finding(Mark::Bad, WHAT, error.to_string(), ""),
     };
-    let devices = match kestrel::rdma::devices(&config) {
+    let devices = match kestrel::rdma::devices(&config, None) {
         Ok(devices) => devices,
         Err(error) => {
             let (mark, advice) = match config.transport {

@@ -44,6 +44,12 @@ impl Interfaces {
         Interfaces { sysfs: sysfs.into(), addresses, are_known: true }
     }
 
+    /// The same with those alone that may be used, by their names.
+    pub fn only(mut self, may: impl Fn(&str) -> bool) -> Interfaces {
+        self.addresses.retain(|at| may(&at.interface));
+        self
+    }
+
     /// The addresses at which IP over InfiniBand reaches a device's port, version 4 first, without
     /// those of the link alone.
     pub fn over_infiniband(&self, device: &str, port: u8) -> Vec<IpAddr> {

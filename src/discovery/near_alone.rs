@@ -1,10 +1,10 @@
-//! Who is told of kestrel-shm, which reaches this host alone. Reference: fi_getinfo(3).
+//! Who is told of kestrel-shm, which reaches this host alone, and of how much. Reference: fi_getinfo(3).
 //!
 //! Programs on libfabric take what fits their hints from whoever offers it, and a job that spans hosts must not be
 //! put on what reaches one. So kestrel-shm is for who names it or kestrel, for who asks for what reaches this host
 //! alone, and for who asks for no capabilities, to whom everything is listed. Who has no hints at all, and names
-//! nobody, is told of messages alone: MPICH asks so, rates whatever it is told of by what that can do, and takes the
-//! best. And where a device's domain fits, which serves peers of this host through shared memory as well, a second one
+//! nobody, is told of messages alone, on devices' domains as well: MPICH asks so, rates whatever it is told of by what
+//! that can do, and takes the best. And where a device's domain fits, which serves peers of this host through shared memory as well, a second one
 //! is no second device to spread over.
 
 use kestrel_core::{
@@ -66,6 +66,11 @@ impl Wish {
         }
         let knows = self.names_us && self.reach.contains(Flags::REMOTE_COMM);
         Ok(if knows { offer } else { offer.of_one_host() })
+    }
+
+    /// What a device's domain can do, for who asks for nothing at all as above.
+    pub(super) fn of_device(&self, offer: Offer) -> Offer {
+        if self.is_vague { offer.of_messages() } else { offer }
     }
 
     /// Leaves kestrel-shm out where a device is on the way to the same peers.

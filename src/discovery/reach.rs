@@ -9,7 +9,7 @@ use kestrel_core::{
 };
 use kestrel_shm::{ShmOptions, loopback_like};
 
-use super::{DiscoveryError, Place, SHM_DOMAIN};
+use super::{Asker, DiscoveryError, Place, SHM_DOMAIN};
 use crate::{
     composite::here::{is_here, source_to},
     rdma::{self, RdmaDevice},
@@ -24,15 +24,30 @@ pub(super) enum Reach {
 }
 
 /// What there is, best first. A device reaches everybody, so it comes before shared memory alone.
-pub(super) fn all(config: &Config) -> Result<Vec<Reach>, DiscoveryError> {
+pub(super) fn all(
+    config: &Config,
+    asker: Asker,
+    domain: Option<&str>,
+) -> Result<Vec<Reach>, DiscoveryError> {
     let mut reaches = Vec::new();
-    match rdma::devices(config) {
+    // Who names the other domain has no device in mind.
+    let domain = domain.filter(|domain| *domain != SHM_DOMAIN);
+    match rdma::devices(config, domain) {
         Ok(devices) => reaches.extend(devices.into_iter().map(Box::new).map(Reach::Rdma)),
         Err(why) if config.transport == TransportChoice::Verbs => {
             let none = DiscoveryError::NoDevice(why);
             // The user's own choice, of which libfabric says no more than that there is nothing.
             tracing::warn!("{none}");
             return Err(none);
+        }
+        // Whose user named kestrel may have meant what is there, and its job spans hosts.
+        Err(why)
+            if config.device.are_any()
+                && asker == Asker::OfKestrel
+                && config.transport == TransportChoice::Auto
+                && rdma::is_there_any() =>
+        {
+            tracing::warn!("shared memory alone, for peers of this host: {}", why.reason);
         }
         Err(why) if config.device.are_any() => {
             tracing::info!("shared memory alone: {}", why.reason);
@@ -110,7 +125,7 @@ impl Reach {
         }
         match self {
             Reach::Shm => place_here(info),
-            Reach::Rdma(device) => place_on(device, info),
+            Reach::Rdma(device) => place_on(device, info, unsaid),
         }
     }
 }
@@ -136,7 +151,7 @@ fn place_here(info: &mut Info) -> Result<(), Rejection> {
 }
 
 /// Gives an endpoint an address of the device that it is on, with the port that it is to have anywhere.
-fn place_on(device: &RdmaDevice, info: &mut Info) -> Result<(), Rejection> {
+fn place_on(device: &RdmaDevice, info: &mut Info, unsaid: bool) -> Result<(), Rejection> {
     info.nic = Some(device.nic.clone());
     let format = info.address_format;
     let own = || {
@@ -156,7 +171,13 @@ fn place_on(device: &RdmaDevice, info: &mut Info) -> Result<(), Rejection> {
         family && format.holds(&Address::new(*ip, 0))
     };
     let port = anywhere.map_or(0, |source| source.port());
-    info.source = device.addresses.iter().copied().find(fits).map(|ip| Address::new(ip, port));
+    let place = |ip| Address::new(ip, port);
+    info.source = device.addresses.iter().copied().find(fits).map(place);
+    if unsaid && let (None, None, None) = (info.source, anywhere, info.destination) {
+        // Nobody asks for a family: a network may have but the other one.
+        info.source = device.addresses.first().copied().map(place);
+        info.address_format = info.format_of_addresses().unwrap_or(format);
+    }
     match (info.source, anywhere, info.destination) {
         (Some(_), _, _) => Ok(()),
         (None, Some(source), _) => Err(misplaced("src_addr", source, own())),

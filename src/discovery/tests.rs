@@ -1,7 +1,7 @@
 //! What is found, in which order, and where endpoints are to be.
 
 use super::*;
-use crate::rdma::RdmaDevice;
+use crate::rdma::{Network, RdmaDevice};
 use kestrel_core::{address::AddressFormat, config::TransportChoice, flags::Flags, info::Nic};
 
 #[test]
@@ -79,6 +79,34 @@ fn what_cannot_be_resolved_is_told() {
     assert!(error.to_string().contains("nosuch"), "{error}");
 }
 
+/// Networks may have addresses of version 6 alone: who says nothing of their format is told of them, too, behind
+/// others.
+#[test]
+fn a_device_is_found_at_whatever_addresses_it_has() {
+    let [four, both, shm] = machine();
+    let Reach::Rdma(mut six) = both else { panic!("a device") };
+    six.name = "rxe2".into();
+    six.addresses.remove(0);
+    let reaches = [Reach::Rdma(six), four, shm];
+    let found = |format| {
+        let hints = Hints::new().caps(Flags::MSG).address_format(format);
+        let config = Config::default();
+        let found =
+            choose(&reaches, &config, ApiVersion::NATIVE, Asker::OfKestrel, Some(&hints), None);
+        let of =
+            |info: Info| (info.domain.name, info.address_format, info.source.unwrap().to_string());
+        let reliable =
+            found.unwrap().into_iter().filter(|info| info.endpoint.kind == EndpointType::Rdm);
+        reliable.map(of).collect::<Vec<_>>()
+    };
+    let of = |name: &str, format, address: &str| (name.to_owned(), format, address.to_owned());
+    let four = of("rxe0", AddressFormat::In, "fi_sockaddr_in://192.0.2.1:0");
+    let six = of("rxe2", AddressFormat::In6, "fi_sockaddr_in6://[2001:db8::7]:0");
+    assert_eq!(found(AddressFormat::Unspec), [four.clone(), six.clone()]);
+    assert_eq!(found(AddressFormat::In), [four]);
+    assert_eq!(found(AddressFormat::In6), [six]);
+}
+
 fn machine() -> [Reach; 3] {
     let device = |name: &str, addresses: &[&str]| {
         let addresses = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
@@ -87,6 +115,7 @@ fn machine() -> [Reach; 3] {
             addresses,
             datagram_max: 960,
             has_groups: true,
+            network: Network::Ethernet,
             nic: Nic { name: name.into(), ..Nic::default() },
         }))
     };

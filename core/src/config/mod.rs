@@ -70,6 +70,8 @@ pub struct Config {
     pub transport: TransportChoice,
     /// `FI_KESTREL_DEVICE`.
     pub device: Names,
+    /// `FI_KESTREL_INTERFACE`.
+    pub interface: Names,
     /// `FI_KESTREL_CORES`. Empty: helpers sleep.
     pub cores: CoreSet,
     /// `FI_KESTREL_UNEXPECTED_BUDGET`.
@@ -169,6 +171,7 @@ impl Config {
         Config {
             transport: TransportChoice::Auto,
             device: Names::default(),
+            interface: Names::default(),
             cores: CoreSet::default(),
             unexpected_budget_bytes: 0,
             chunk_size: 0,

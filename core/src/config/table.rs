@@ -42,7 +42,7 @@ pub(super) const COPY: &[&str] = &["auto", "memcpy", "rep-movsb", "avx2", "avx51
 pub(super) const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
 /// All parameters, in the order of the manual page.
-pub static PARAMETERS: [Parameter; 24] = [
+pub static PARAMETERS: [Parameter; 25] = [
     Parameter {
         name: "FI_KESTREL_TRANSPORT",
         kind: Kind::Choice(TRANSPORT),
@@ -64,6 +64,16 @@ pub static PARAMETERS: [Parameter; 24] = [
         help: "The RDMA devices to be offered, by their names, as in mlx5_0,mlx5_1; with ^ in front: all \
                others. Empty: all.",
         store: |config, value| config.device = value.names(),
+    },
+    Parameter {
+        name: "FI_KESTREL_INTERFACE",
+        kind: Kind::Names,
+        default: "",
+        unit: Unit::None,
+        help: "The network interfaces at whose addresses endpoints on RDMA devices may be, by their names, as in \
+               ib0; with ^ in front: all others. It says which address of the host an InfiniBand device without \
+               one of its own has. Empty: all.",
+        store: |config, value| config.interface = value.names(),
     },
     Parameter {
         name: "FI_KESTREL_CORES",

@@ -13,6 +13,7 @@ fn defaults_are_within_their_own_bounds() {
     let expected = Config {
         transport: TransportChoice::Auto,
         device: Names::default(),
+        interface: Names::default(),
         cores: CoreSet::default(),
         unexpected_budget_bytes: 64 << 20,
         chunk_size: 32 << 10,
@@ -47,6 +48,7 @@ fn each_parameter_sets_its_own_value() {
     for (name, value) in [
         ("TRANSPORT", "verbs"),
         ("DEVICE", "mlx5_0"),
+        ("INTERFACE", "^docker0"),
         ("CORES", "1,4-6"),
         ("UNEXPECTED_BUDGET", "1G"),
         ("CHUNK_SIZE", "8192"),
@@ -76,8 +78,10 @@ fn each_parameter_sets_its_own_value() {
     let config = Config::from_lookup(|name| set.get(name).cloned()).unwrap();
     assert_eq!(config.cores.iter().collect::<Vec<_>>(), [1, 4, 5, 6]);
     assert_eq!(config.device.to_string(), "mlx5_0");
+    assert_eq!(config.interface.to_string(), "^docker0");
     expected.transport = TransportChoice::Verbs;
     expected.device = config.device.clone();
+    expected.interface = config.interface.clone();
     expected.cores = config.cores.clone();
     expected.unexpected_budget_bytes = 1 << 30;
     expected.chunk_size = 8192;
@@ -150,9 +154,9 @@ fn the_table_is_in_good_order() {
         let same = PARAMETERS.iter().filter(|other| other.name == parameter.name);
         assert_eq!(same.count(), 1, "{}", parameter.name);
     }
-    assert_eq!(PARAMETERS[3].short_name(), "unexpected_budget");
-    assert_eq!(PARAMETERS[4].allowed(), "a power of two from 4096 to 4194304 bytes");
-    assert!(PARAMETERS[2].describe().contains("default: none"));
+    assert_eq!(PARAMETERS[4].short_name(), "unexpected_budget");
+    assert_eq!(PARAMETERS[5].allowed(), "a power of two from 4096 to 4194304 bytes");
+    assert!(PARAMETERS[3].describe().contains("default: none"));
 }
 
 /// More than a peer would take is refused by the names of what asks for it.

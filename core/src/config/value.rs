@@ -33,7 +33,7 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// Cores, as in `2,4-7`.
     Cores,
-    /// Names of devices, as the kernel gives them, or all but some; or nothing.
+    /// Names, as the kernel gives them to devices and interfaces, or all but some; or nothing.
     Names,
     /// A number that fits into a byte; or nothing.
     Byte { max: u8 },
@@ -268,7 +268,7 @@ impl fmt::Display for Kind {
             Kind::Choice(words) => f.write_str(&words.join(", ")),
             Kind::Cores => f.write_str("a list of cores, as in 2,4-7"),
             Kind::Names => {
-                f.write_str("names of devices, as in mlx5_0,mlx5_1, or all but some, as in ^mlx5_2")
+                f.write_str("names, as in mlx5_0,mlx5_1, or all but some, as in ^mlx5_2")
             }
             Kind::Byte { max } => write!(f, "a number from 0 to {max}"),
             Kind::PartitionKey => f.write_str("a P_Key of 16 bits, as in 0x8001"),
