@@ -50,7 +50,7 @@ pub struct Completion {
     /// queue pair.
     pub request: u64,
     pub status: Status,
-    /// Of a receive: the bytes that arrived, for datagrams with [`GRH_BYTES`] in front; the bytes
+    /// Of a receive: the bytes that arrived, for datagrams with [`GRH_BYTES`](super::GRH_BYTES) in front; the bytes
     /// that were written, if it is [`EMPTY`].
     pub bytes: u32,
     /// What a write carried that took this receive; none, if it was taken by a send.
