@@ -35,19 +35,27 @@ impl Network {
 pub(super) fn choose(offered: Vec<RdmaDevice>) -> (Vec<RdmaDevice>, Vec<RdmaDevice>) {
     let speed_of = |network: Network| -> u64 {
         let on_it = offered.iter().filter(|device| device.network == network);
-        on_it.map(|device| device.nic.speed).sum()
+        on_it.map(speed).sum()
     };
     let networks = offered.iter().map(|device| device.network);
     let Some(best) = networks.max_by_key(|&it| (speed_of(it), std::cmp::Reverse(it))) else {
         return (offered, Vec::new());
     };
     let on_it = offered.iter().filter(|device| device.network == best);
-    let fastest = on_it.map(|device| device.nic.speed).max().unwrap_or(0);
-    let suits = |device: &RdmaDevice| device.network == best && device.nic.speed >= fastest / 2;
+    let fastest = on_it.map(speed).max().unwrap_or(0);
+    let suits = |device: &RdmaDevice| device.network == best && speed(device) >= fastest / 2;
     let (mut chosen, others): (Vec<_>, Vec<_>) = offered.into_iter().partition(suits);
     // Stable: those that are equal stay in order.
-    chosen.sort_by_key(|device| std::cmp::Reverse(device.nic.speed));
+    chosen.sort_by_key(|device| std::cmp::Reverse(speed(device)));
     (chosen, others)
+}
+
+/// Of a link; one whose speed is not known has one that is newer than what knows of it. Units: bits per second.
+fn speed(device: &RdmaDevice) -> u64 {
+    match device.nic.speed {
+        0 => 1 << 50,
+        speed => speed,
+    }
 }
 
 #[cfg(test)]
@@ -89,6 +97,7 @@ mod tests {
         assert_eq!(chosen(&[host[0], host[1]]), ["mlx5_1"]);
         let equal = [("b", Ethernet, 100), ("a", InfiniBand(9), 100), ("c", InfiniBand(8), 100)];
         assert_eq!(chosen(&equal), ["c"], "by a rule that every host has");
-        assert_eq!(chosen(&[("x", Ethernet, 0)]), ["x"], "whose speed nobody knows");
+        let unknown = ("x", InfiniBand(7), 0);
+        assert_eq!(chosen(&[host[0], host[3], unknown]), ["x"], "whose speed nobody knows yet");
     }
 }
