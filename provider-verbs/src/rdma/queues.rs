@@ -136,7 +136,13 @@ impl RdmaQueues {
             completion_queue(depths.sends)?,
         );
         let requests = if device.shared_receives {
-            Receives::Shared(shared_queue(device, depths.receives)?)
+            match shared_queue(device, depths.receives) {
+                Err(error) if is_unknown(&error) => {
+                    tracing::info!("{error}: each connection has receives of its own");
+                    Receives::Own(Mutex::default())
+                }
+                made => Receives::Shared(made?),
+            }
         } else {
             Receives::Own(Mutex::default())
         };
@@ -237,6 +243,14 @@ fn shared_queue(device: &Arc<Rdma>, depth: u32) -> Result<Handle<ibv_srq>, Verbs
         Handle::new(shared, verbs.ibv_destroy_srq, "ibv_destroy_srq")
     };
     shared.ok_or_else(|| device.error("ibv_create_srq"))
+}
+
+/// Whether a driver does not know of a call, whatever its device's limits say: irdma has shared queues where the
+/// firmware has them.
+fn is_unknown(error: &VerbsError) -> bool {
+    let unknown = [libc::EOPNOTSUPP, libc::ENOSYS];
+    matches!(error, VerbsError::Call { source, .. }
+        if source.raw_os_error().is_some_and(|number| unknown.contains(&number)))
 }
 
 /// Receives that were not posted.
@@ -384,5 +398,20 @@ impl Queues for RdmaQueues {
     fn failure(&self) -> Option<String> {
         let answer = self.failure.load(Ordering::Relaxed);
         (answer != 0).then(|| format!("ibv_poll_cq answers {answer}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_without_shared_queues_is_told_from_one_that_has_no_more() {
+        let error = |number| {
+            let source = io::Error::from_raw_os_error(number);
+            VerbsError::of_call("irdma0", "ibv_create_srq", source)
+        };
+        assert!(is_unknown(&error(libc::EOPNOTSUPP)) && is_unknown(&error(libc::ENOSYS)));
+        assert!(!is_unknown(&error(libc::ENOMEM)) && !is_unknown(&error(libc::EINVAL)));
     }
 }
