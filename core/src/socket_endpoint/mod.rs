@@ -26,7 +26,7 @@ use std::{
     fmt,
     os::fd::RawFd,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -99,6 +99,8 @@ pub struct SocketEndpoint<P: Provider> {
     socket: Arc<Socket<P>>,
     reported: Arc<Reported<P>>,
     inject_size: usize,
+    /// Of datagrams: whom they may be sent to.
+    vector: OnceLock<Arc<AddressVector>>,
     is_closed: AtomicBool,
 }
 
@@ -157,7 +159,7 @@ impl<P: Provider> SocketEndpoint<P> {
         endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)?;
         let socket = Arc::new(Socket::new(kind, endpoint, queue));
         let (reported, is_closed) = (Reported::new(&socket), AtomicBool::new(false));
-        Ok(SocketEndpoint { socket, reported, inject_size, is_closed })
+        Ok(SocketEndpoint { socket, reported, inject_size, vector: OnceLock::new(), is_closed })
     }
 
     fn endpoint(&self) -> &Arc<Endpoint<P>> {
@@ -184,7 +186,11 @@ impl<P: Provider> SocketEndpoint<P> {
     pub fn bind_address_vector(&self, vector: &Arc<AddressVector>) -> Result<(), SocketError> {
         match self.kind() {
             SocketKind::Stream => Err(SocketError::NotForThisType { object: "address vector" }),
-            SocketKind::Datagram => Ok(self.endpoint().bind_address_vector(vector)?),
+            SocketKind::Datagram => {
+                self.endpoint().bind_address_vector(vector)?;
+                self.vector.get_or_init(|| vector.clone());
+                Ok(())
+            }
         }
     }
 

@@ -88,6 +88,10 @@ impl<P: Provider> SocketEndpoint<P> {
         if length > limit {
             return Err(SocketError::TooLong { length, limit });
         }
+        // Who drives the endpoint meanwhile would find that out later, when nobody can be told.
+        if self.vector.get().is_some_and(|vector| vector.get(to).is_none()) {
+            return Err(PostError::UnknownAddress { address: to }.into());
+        }
         let mut datagram = Vec::with_capacity(length);
         pieces.for_each_part(0, length, |_, part| part.append_to(&mut datagram));
         self.socket.post_datagram(flow, datagram, to)?;
