@@ -219,8 +219,8 @@ pub static PARAMETERS: [Parameter; 25] = [
         kind: Kind::Integer { min: 100, max: 3_600_000 },
         default: "5000",
         unit: Unit::Milliseconds,
-        help: "How long a connection may take, from its turn among those of its process. After that, what waits for it fails and says why. \
-               Where nobody listens that is within a second, whatever is set here.",
+        help: "How long a connection may take, from its turn among those of its process. After that, what waits \
+               for it fails and says why. Where nobody listens that is within a second, whatever is set here.",
         store: |config, value| config.connect_timeout_ms = value.integer(),
     },
     Parameter {

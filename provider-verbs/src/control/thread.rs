@@ -84,7 +84,6 @@ pub(super) struct Link<V: Verbs> {
     pub line: Line<V>,
     /// The host, of a sender of datagrams that is heard.
     pub heard: Option<IpAddr>,
-    pub is_of_datagrams: bool,
 }
 
 /// Everything that the control thread owns.
@@ -385,9 +384,7 @@ impl<V: Verbs> ControlThread<V> {
             }
             Line::Managed(_) | Line::Mute => self.probe_later(),
         }
-        let record = self.stations.get(&station);
-        let is_of_datagrams = record.is_some_and(|record| record.datagrams.is_some());
-        self.links.insert(id, Link { station, line, heard, is_of_datagrams });
+        self.links.insert(id, Link { station, line, heard });
     }
 
     /// Hands over a connection that others began.
@@ -409,6 +406,7 @@ impl<V: Verbs> ControlThread<V> {
         let Line::Tcp(socket, input) = &mut link.line else {
             return;
         };
+        let record = self.stations.get(&link.station);
         let event = match socket::receive(socket, input) {
             Received::Nothing => return,
             Received::Message(Message::End(receipt), _) => {
@@ -419,13 +417,15 @@ impl<V: Verbs> ControlThread<V> {
                 StationEvent::Lost { link: id, reason }
             }
             // Of datagrams there is no connection of a device that could tell.
-            Received::Silent(reason) if !link.is_of_datagrams => return self.mute(id, &reason),
+            Received::Silent(reason) if record.is_some_and(|it| it.datagrams.is_none()) => {
+                return self.mute(id, &reason);
+            }
             Received::Silent(reason) | Received::Gone(reason) => {
                 StationEvent::Lost { link: id, reason }
             }
             Received::Bad(error) => StationEvent::Lost { link: id, reason: error.to_string() },
         };
-        if let Some(record) = self.stations.get(&link.station) {
+        if let Some(record) = record {
             record.shared.push(event);
         }
         self.end_link(id, None);

@@ -95,7 +95,7 @@ pub(super) struct State {
     pub code_points: BTreeSet<u8>,
     /// By which ports ways were made, and how they go: each once.
     pub(super) paths: Vec<(LocalPort, Route)>,
-    held: bool,
+    pub(super) held: bool,
     /// What is sent arrives, and who sent it is not told.
     pub unacknowledged: bool,
     pub(super) tally: Tally,
@@ -195,10 +195,6 @@ impl State {
         let broken = self.pairs.iter().filter(|(_, pair)| with(pair.role));
         let numbers: Vec<u32> = broken.map(|(number, _)| *number).collect();
         numbers.into_iter().for_each(|number| self.fail(number));
-    }
-
-    pub(super) fn held(&self) -> bool {
-        self.held
     }
 
     pub(super) fn hold(&mut self, held: bool) {

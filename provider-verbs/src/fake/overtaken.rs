@@ -56,7 +56,7 @@ impl State {
     /// Somebody looks for completions: in the end everything arrives.
     pub(super) fn note_look(&mut self) {
         self.overtaken.looks += 1;
-        if !self.held() && self.overtaken.looks.is_multiple_of(LOOKS) {
+        if !self.held && self.overtaken.looks.is_multiple_of(LOOKS) {
             for (number, late) in std::mem::take(&mut self.overtaken.late) {
                 let outcome = self.carry_out(number, &late);
                 self.conclude(number, late.request, outcome);
