@@ -9,12 +9,15 @@ use kestrel_core::{
     error::{Cause, Errno},
     info::Nic,
 };
-pub use kestrel_verbs::device::{Gid, GidKind, LinkLayer};
 use kestrel_verbs::{
     Device, DeviceError, Interfaces, VerbsOptions, VerbsProvider,
     datagrams::datagram_max,
     device::{Port, PortState},
     gid,
+};
+pub use kestrel_verbs::{
+    can_keep_registrations,
+    device::{Gid, GidKind, LinkLayer},
 };
 pub use networks::Network;
 

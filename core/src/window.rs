@@ -6,7 +6,10 @@
 //! [`Invitation`] each. What the peer permits is told region by region, as a [`Lease`]: to
 //! one peer that asks, or to all by a [`Publisher`].
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt, ptr,
+    sync::{Arc, Weak},
+};
 
 use crate::{engine::permitted::Permitted, flags::Flags, memory::Piece};
 
@@ -79,24 +82,54 @@ impl fmt::Debug for OwnRegistration {
 /// What lets a peer's adapter read a message of ours, until it is dropped.
 pub struct Loan {
     remote_key: u32,
-    /// None if the peer may read the region that it lies in: nothing ends with such a loan.
-    registration: Option<Arc<dyn Registration>>,
+    by: By,
+}
+
+/// What lets the peer read.
+enum By {
+    /// A registration for this message alone, which ends with the loan.
+    Message { _registration: Arc<dyn Registration> },
+    /// One that the transport keeps for other messages, and not for this one's sake.
+    Kept { registration: Weak<dyn Registration> },
+    /// The lease of the region that it lies in: nothing ends with such a loan.
+    Lease,
 }
 
 impl Loan {
     /// A loan by a registration for it alone.
     pub fn new(registration: Arc<dyn Registration>) -> Loan {
-        Loan { remote_key: registration.remote_key(), registration: Some(registration) }
+        let remote_key = registration.remote_key();
+        Loan { remote_key, by: By::Message { _registration: registration } }
+    }
+
+    /// A loan by a registration that its transport keeps, and does not end while there are such loans
+    /// unless it has to, or they are taken back ([`Windows::take_back`]).
+    ///
+    /// [`Windows::take_back`]: crate::transport::Windows::take_back
+    pub fn kept(registration: &Arc<dyn Registration>) -> Loan {
+        let remote_key = registration.remote_key();
+        Loan { remote_key, by: By::Kept { registration: Arc::downgrade(registration) } }
     }
 
     /// A loan of what lies in a region that is leased to the peer.
     pub(crate) fn leased(lease: &Lease) -> Loan {
-        Loan { remote_key: lease.remote_key, registration: None }
+        Loan { remote_key: lease.remote_key, by: By::Lease }
     }
 
-    /// Whether the peer can read on when it is dropped.
-    pub(crate) fn outlasts(&self) -> bool {
-        self.registration.is_none()
+    /// Whether it is by a region's lease, which ends with the region.
+    pub(crate) fn is_leased(&self) -> bool {
+        matches!(self.by, By::Lease)
+    }
+
+    /// Whether it is by a registration that the transport keeps.
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(self.by, By::Kept { .. })
+    }
+
+    /// Whether it is by that one, which the transport keeps.
+    pub fn is_by<R: Registration>(&self, registration: &Arc<R>) -> bool {
+        matches!(&self.by, By::Kept { registration: its }
+            if ptr::addr_eq(its.as_ptr(), Arc::as_ptr(registration)))
     }
 
     /// What the peer's adapter names the message by.
@@ -110,7 +143,7 @@ impl Loan {
 pub struct LoanWorth {
     /// One that is registered for itself alone, at either end.
     pub alone: usize,
-    /// One of a stream whose buffers have been registered, at both.
+    /// One of a stream whose buffers are registered for others as well, at both.
     pub registered: usize,
 }
 
@@ -258,6 +291,8 @@ pub struct AtomicRequest {
 pub enum Started {
     /// It is under way. Of an injected one the local bytes are needed no more.
     Yes,
+    /// It is under way, and our bytes were registered for it alone.
+    Registered,
     /// It is done.
     Done,
     /// The bytes of a write are there, but the lease was over by then: its owner may have had the memory
@@ -269,6 +304,13 @@ pub enum Started {
     Refused,
     /// The lease is over: it has to go as packets, and another lease may be had.
     Ended,
+}
+
+impl Started {
+    /// Whether it goes, or has gone, by the adapter.
+    pub fn is_started(self) -> bool {
+        matches!(self, Started::Yes | Started::Registered | Started::Done)
+    }
 }
 
 /// What a look at the operations that are under way found.

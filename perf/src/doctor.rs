@@ -68,6 +68,7 @@ pub fn examine(session: &mut Session, cores: &[usize]) -> Findings {
         ),
         descriptors(),
         locked_memory(),
+        registrations(),
         membarrier(),
         rdma_devices(session),
     ];
@@ -283,6 +284,16 @@ fn locked_memory() -> Finding {
         found,
         "shared memory does not care; RDMA devices need locked memory: ulimit -l unlimited",
     )
+}
+
+fn registrations() -> Finding {
+    const WHAT: &str = "userfaultfd";
+    let Err(reason) = kestrel::rdma::can_keep_registrations() else {
+        return finding(Mark::Good, WHAT, "permitted", "");
+    };
+    let advice = "shared memory does not care; RDMA registers each long buffer anew: permit userfaultfd(2), \
+                  in a container by its seccomp profile";
+    finding(Mark::Note, WHAT, reason, advice)
 }
 
 fn membarrier() -> Finding {

@@ -484,9 +484,8 @@ fn the_doctor_speaks_of_everything() {
     let written: serde_json::Value = serde_json::from_str(&written).expect("JSON");
     let findings = written["findings"].as_array().expect("a list");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    for what in
-        ["cores", "distance", "copy routine", "single copy", "/dev/shm", "memlock", "RDMA devices"]
-    {
+    let all = "cores,distance,copy routine,single copy,/dev/shm,memlock,userfaultfd,RDMA devices";
+    for what in all.split(',') {
         assert!(text.contains(what), "{what} is missing:\n{text}");
         let of = |finding: &&serde_json::Value| finding["what"] == what;
         let finding = findings.iter().find(of).unwrap_or_else(|| panic!("{what}: {written}"));

@@ -268,6 +268,12 @@ impl<V: Verbs> Windows for Carrier<V> {
         self.reliable_mut()?.lend(peer, message)
     }
 
+    fn take_back(&mut self, loan: &Loan) {
+        if let Some(it) = self.reliable_mut() {
+            it.take_back(loan);
+        }
+    }
+
     fn fetches_from(&self, peer: PeerIndex) -> bool {
         self.reliable().is_some_and(|it| it.fetches_from(peer))
     }

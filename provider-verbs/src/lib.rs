@@ -19,7 +19,8 @@
 //!
 //! And the data path:
 //!
-//! 7. `receive_pool`, `send_pool`, `send_queue`: registered buffers, and who has them.
+//! 7. `receive_pool`, `send_pool`, `send_queue`: registered buffers, and who has them;
+//!    `registrations`: the application's, and which of them are kept.
 //! 8. [`transport`], [`datagrams`], and either behind one type ([`carrier`]), [`provider`]: what
 //!    core drives.
 
@@ -50,6 +51,8 @@ mod rdma;
 mod receipt;
 #[allow(unsafe_code)]
 mod receive_pool;
+#[allow(unsafe_code)]
+mod registrations;
 mod send_pool;
 #[allow(unsafe_code)]
 mod send_queue;
@@ -65,6 +68,7 @@ pub use device::{Device, DeviceError, devices};
 pub use interfaces::{InterfaceAddress, Interfaces};
 pub use provider::{RcProvider, VerbsOptions};
 pub use rdma::{Rdma, has_manager};
+pub use registrations::can_keep_registrations;
 pub use transport::RcTransport;
 
 /// Opens transports on an RDMA device.

@@ -13,7 +13,8 @@ use std::{
 
 use kestrel_core::memory::Piece;
 
-const PAGE_BYTES: usize = 4096;
+/// What devices, and the kernel, take memory by.
+pub const PAGE_BYTES: usize = 4096;
 
 /// A stretch of memory that lives as long as the value.
 pub struct Memory {

@@ -28,9 +28,10 @@ use crate::{
     datagrams::{self, Parts, UdTransport},
     manager::Manager,
     receive_pool::{IMMEDIATES, IMMEDIATES_EACH, RECEIVES_MAX, ReceivePool, SLAB_BUFFERS},
+    registrations::RegistrationCache,
     send_pool::{Buffers, SendPool},
     station::StationShared,
-    transport::RcTransport,
+    transport::{self, RcTransport},
     verbs::{Depths, Marks, Origin, QueuePair, Queues, Role, Verbs, VerbsError},
 };
 
@@ -77,6 +78,8 @@ pub struct VerbsOptions {
     pub peer_timeout: Duration,
     /// The shortest message that the receiver's device reads where it lies. Units: bytes.
     pub fetch_min: usize,
+    /// Registrations that an endpoint keeps for later operations. Units: bytes.
+    pub cache_bytes: usize,
     /// Atomic operations are for devices alone, as the user declares it.
     pub nic_atomics: bool,
 }
@@ -105,6 +108,7 @@ impl From<&Config> for VerbsOptions {
             confirm_wait: CONFIRM_WAIT,
             peer_timeout: Duration::from_millis(config.peer_timeout_ms),
             fetch_min: config.fetch_min,
+            cache_bytes: config.mr_cache_bytes,
             nic_atomics: config.nic_atomics,
         }
     }
@@ -126,6 +130,7 @@ pub struct RcProvider<V: Verbs> {
     confirm_wait: Duration,
     peer_timeout: Duration,
     fetch_min: usize,
+    cache_bytes: usize,
     adapter_atomics: bool,
     control: Arc<Control<V>>,
     forks: u32,
@@ -161,6 +166,7 @@ impl<V: Verbs> RcProvider<V> {
             confirm_wait: options.confirm_wait,
             peer_timeout: options.peer_timeout,
             fetch_min: options.fetch_min,
+            cache_bytes: options.cache_bytes,
             control: Arc::new(control),
             forks: fork_guard::generation(),
         })
@@ -350,9 +356,20 @@ impl<V: Verbs> Provider for RcProvider<V> {
         let (address, control) = (Address::from(address), self.control.clone());
         let key_bytes = key.to_vec();
         let Some((queue_pair, key)) = datagrams else {
-            let least = self.fetch_min;
-            let made = RcTransport::new(address, station, control, shared, sends, either, least);
-            return Ok(Carrier::Reliable(made));
+            return Ok(Carrier::Reliable(RcTransport::new(transport::Parts {
+                address,
+                station,
+                control,
+                shared,
+                sends,
+                either,
+                fetch_min: self.fetch_min,
+                registrations: RegistrationCache::new(
+                    self.device.clone(),
+                    self.cache_bytes,
+                    self.fetch_min,
+                ),
+            })));
         };
         Ok(Carrier::Datagrams(UdTransport::new(Parts {
             address,

@@ -10,6 +10,9 @@ use std::{net::IpAddr, os::fd::RawFd, sync::Arc};
 
 use kestrel_core::memory::Piece;
 
+/// What peers may do to memory, or through a queue pair.
+pub use kestrel_core::window::Access as RemoteAccess;
+
 pub use self::work::{
     Completion, Completions, Destination, EMPTY, POLL_BURST, ReceiveRequest, RemoteMemory, Segment,
     SendRequest, Status, Verb,
@@ -52,14 +55,6 @@ pub struct GroupAddress {
     pub gid: [u8; 16],
     /// Of InfiniBand alone: the subnet's name for the group. 0 elsewhere.
     pub lid: u16,
-}
-
-/// What peers may do to memory, or through a queue pair.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RemoteAccess {
-    pub write: bool,
-    pub read: bool,
-    pub atomic: bool,
 }
 
 /// What a queue pair is for.

@@ -54,7 +54,7 @@ impl Sent {
     /// The same of an operation on that many bytes.
     #[inline(always)]
     pub(super) fn count_started(&mut self, bytes: usize, started: Started) {
-        if matches!(started, Started::Yes | Started::Done) {
+        if started.is_started() {
             self.messages += 1;
             self.bytes += bytes as u64;
             self.by_adapter += 1;

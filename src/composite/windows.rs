@@ -106,6 +106,14 @@ impl<N: Transport, F: Transport> Windows for Composite<N, F> {
         leaves!(&mut self, peer, it => it.lend(peer, message))
     }
 
+    /// Of the two the far one keeps registrations, and the peer's lane may be gone.
+    fn take_back(&mut self, loan: &Loan) {
+        match &mut self.far {
+            Some(far) => far.transport.take_back(loan),
+            None => self.near.take_back(loan),
+        }
+    }
+
     /// What one side lends the other cannot reach.
     fn fetches_from(&self, peer: PeerIndex) -> bool {
         match &self.far {

@@ -19,7 +19,7 @@ PARTS = [
     pytest.param(["multi_receive", "peek", "cancel"], id="receives", marks=pytest.mark.full),
     pytest.param(["sizes", "queues"], id="sizes", marks=pytest.mark.full),
     pytest.param(["levels", "counters", "atomic"], id="counters", marks=pytest.mark.full),
-    pytest.param(["rma", "adapter_atomics"], id="rma"),
+    pytest.param(["rma", "mapped_anew", "adapter_atomics"], id="rma"),
     pytest.param(["order", "progress", "binding", "addresses"], id="order", marks=pytest.mark.full),
     pytest.param(
         ["datagrams", "datagram_contexts", "multicast", "connections", "connection_events"],

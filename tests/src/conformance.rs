@@ -250,6 +250,10 @@ macro_rules! conformance {
                 what_is_refused_in_part_is_not_counted,
                 what_fails_midway_is_counted,
                 what_is_refused_in_part_is_not_kept;
+            mapped_anew:
+                messages_are_what_lies_in_their_buffers_now,
+                either_end_may_change_alone,
+                one_sided_operations_use_what_lies_there_now;
             persistence:
                 what_is_committed_has_arrived,
                 atomic_operations_commit_too,

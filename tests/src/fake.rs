@@ -20,6 +20,11 @@ pub fn fake_provider(
     RcProvider::on_device(device, [127, 0, 0, 1].into(), options).unwrap()
 }
 
+/// Such messages are read by the device, and each buffer is registered for its message.
+pub fn without_cache(fetch_min: usize) -> VerbsOptions {
+    VerbsOptions { fetch_min, cache_bytes: 0, ..VerbsOptions::default() }
+}
+
 /// A bed on a new fabric, with a device as devices are.
 pub fn fake_bed(options: VerbsOptions) -> (Bed<RcProvider<FakeDevice>>, FakeFabric) {
     fake_bed_on(FakeOptions::default(), options)

@@ -28,6 +28,7 @@ pub mod lanes;
 pub mod liar;
 pub mod link;
 pub mod long_first;
+pub mod mapped;
 pub mod mock;
 pub mod node;
 pub mod one_sided;

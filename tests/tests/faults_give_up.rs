@@ -1,5 +1,5 @@
-//! Messages that are given up while the peer's adapter reads them where they lie, lent by their region: the
-//! buffers are the application's again, and what it writes there reaches nobody. On the fake.
+//! Messages that are given up while the peer's adapter reads them where they lie, lent by their region, or by a
+//! registration that is kept: the buffers are the application's again, and what it writes there reaches nobody. On the fake.
 
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use kestrel_tests::{
     fake::fake_bed,
     link::{self, Driven, End, Listener},
     one_sided::{Rma, expose_in, segment},
+    scale::skip,
 };
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
@@ -29,8 +30,18 @@ type Fake = RcProvider<FakeDevice>;
 
 const LENGTH: usize = 100_000;
 
-/// A message in a region that its receiver may read, and the place that it goes to.
+/// What lets the receiver read the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// The region that it lies in.
+    Region,
+    /// A registration that the endpoint keeps.
+    Kept,
+}
+
+/// A message that its receiver may read, and the place that it goes to.
 struct Lent {
+    by: By,
     bed: Bed<Fake>,
     fabric: FakeFabric,
     /// The sender's, whose keys are the application's.
@@ -41,7 +52,7 @@ struct Lent {
 }
 
 impl Lent {
-    fn new() -> Lent {
+    fn new(by: By) -> Lent {
         let options = VerbsOptions { fetch_min: LENGTH, ..VerbsOptions::default() };
         let (bed, fabric) = fake_bed(options);
         let bed = Bed { sharing: Sharing::Shared, ..bed };
@@ -50,12 +61,13 @@ impl Lent {
         let (source, into) = (Memory::from(pattern(5, LENGTH)), Memory::zeroed(LENGTH));
         let access = Flags::SEND | Flags::REMOTE_READ;
         let region = expose_in(&domain, &[source.piece()], access, 1, Flags::empty()).unwrap();
-        Lent { bed, fabric, domain, source, into, region }
+        Lent { by, bed, fabric, domain, source, into, region }
     }
 
     fn send(&self, from: &Endpoint<Fake>, to: u64) {
         let send = Send { pieces: self.source.all(), flags: Flags::COMPLETION, ..Send::default() };
-        from.post_send(SendPost { region: self.region.descriptor(), ..send.post(to) }).unwrap();
+        let region = self.region.descriptor().filter(|_| self.by == By::Region);
+        from.post_send(SendPost { region, ..send.post(to) }).unwrap();
     }
 
     fn receive(&self, at: &Endpoint<Fake>) {
@@ -86,7 +98,19 @@ impl Lent {
 /// "All canceled completions will be written before fi_shutdown returns" (fi_cm(3)).
 #[test]
 fn a_shutdown_takes_back_what_its_region_lent() {
-    let lent = Lent::new();
+    a_shutdown_takes_back(By::Region);
+}
+
+#[test]
+fn a_shutdown_takes_back_what_a_kept_registration_lent() {
+    match kestrel_verbs::can_keep_registrations() {
+        Ok(()) => a_shutdown_takes_back(By::Kept),
+        Err(reason) => skip("a_shutdown_takes_back", &reason),
+    }
+}
+
+fn a_shutdown_takes_back(by: By) {
+    let lent = Lent::new(by);
     let listener = Listener::listening(&lent.bed);
     let endpoint = Endpoint::open(&lent.domain, link::options()).unwrap();
     let caller = End::over(&lent.domain, endpoint);
@@ -119,7 +143,19 @@ fn a_shutdown_takes_back_what_its_region_lent() {
 /// (fi_endpoint(3)): of one context of a pair, and the other one goes on.
 #[test]
 fn a_context_that_closes_takes_back_what_its_region_lent() {
-    let lent = Lent::new();
+    a_context_that_closes_takes_back(By::Region);
+}
+
+#[test]
+fn a_context_that_closes_takes_back_what_a_kept_registration_lent() {
+    match kestrel_verbs::can_keep_registrations() {
+        Ok(()) => a_context_that_closes_takes_back(By::Kept),
+        Err(reason) => skip("a_context_that_closes_takes_back", &reason),
+    }
+}
+
+fn a_context_that_closes_takes_back(by: By) {
+    let lent = Lent::new(by);
     let ours = Portal::on(&lent.domain, counts(1, 1));
     let theirs = Portal::open(&lent.bed, counts(1, 1));
     let all = [&ours, &theirs];
@@ -148,7 +184,7 @@ fn a_context_that_closes_takes_back_what_its_region_lent() {
 /// is left has it.
 #[test]
 fn a_window_that_comes_behind_the_close_of_its_context_is_the_others() {
-    let lent = Lent::new();
+    let lent = Lent::new(By::Region);
     let theirs = Portal::on(&lent.domain, counts(1, 1));
     let ours = Portal::open(&lent.bed, counts(1, 1));
     let all = [&ours, &theirs];

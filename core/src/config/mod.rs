@@ -114,6 +114,8 @@ pub struct Config {
     pub inject_size: usize,
     /// `FI_KESTREL_FETCH_MIN`. Units: bytes.
     pub fetch_min: usize,
+    /// `FI_KESTREL_MR_CACHE`. Units: bytes.
+    pub mr_cache_bytes: usize,
     /// `FI_KESTREL_NIC_ATOMICS`.
     /// Memory is changed atomically by adapters alone.
     pub nic_atomics: bool,
@@ -192,6 +194,7 @@ impl Config {
             rx_size: 0,
             inject_size: 0,
             fetch_min: 0,
+            mr_cache_bytes: 0,
             nic_atomics: false,
             backlog: 0,
         }

@@ -42,7 +42,7 @@ pub(super) const COPY: &[&str] = &["auto", "memcpy", "rep-movsb", "avx2", "avx51
 pub(super) const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
 /// All parameters, in the order of the manual page.
-pub static PARAMETERS: [Parameter; 25] = [
+pub static PARAMETERS: [Parameter; 26] = [
     Parameter {
         name: "FI_KESTREL_TRANSPORT",
         kind: Kind::Choice(TRANSPORT),
@@ -272,9 +272,20 @@ pub static PARAMETERS: [Parameter; 25] = [
         unit: Unit::Bytes,
         help: "The shortest message that an RDMA device reads out of the sender's buffer into the \
                receiver's. Shorter ones are copied at both ends; buffers of longer ones are \
-               registered for each. In a stream whose buffers lie in registered memory \
-               (desc; of the sender with FI_REMOTE_READ), a quarter of it.",
+               registered. In a stream whose buffers lie in registered memory (desc; of the sender \
+               with FI_REMOTE_READ) or come again (FI_KESTREL_MR_CACHE), a quarter of it.",
         store: |config, value| config.fetch_min = value.size(),
+    },
+    Parameter {
+        name: "FI_KESTREL_MR_CACHE",
+        kind: Kind::Integer { min: 0, max: 1024 * GIB },
+        default: "1G",
+        unit: Unit::Bytes,
+        help: "How much of the application's memory an endpoint keeps registered with its RDMA device, \
+               for buffers that come again: until it is unmapped, which userfaultfd(2) tells. Of \
+               limited locked memory (ulimit -l) all endpoints of a process use a quarter at most. \
+               0: none.",
+        store: |config, value| config.mr_cache_bytes = value.size(),
     },
     Parameter {
         name: "FI_KESTREL_NIC_ATOMICS",

@@ -34,6 +34,7 @@ fn defaults_are_within_their_own_bounds() {
         rx_size: 1024,
         inject_size: 16384,
         fetch_min: 256 << 10,
+        mr_cache_bytes: 1 << 30,
         nic_atomics: false,
         backlog: 128,
     };
@@ -69,6 +70,7 @@ fn each_parameter_sets_its_own_value() {
         ("RX_SIZE", "1"),
         ("INJECT_SIZE", "64"),
         ("FETCH_MIN", "1M"),
+        ("MR_CACHE", "0"),
         ("NIC_ATOMICS", "exclusive"),
         ("BACKLOG", "3"),
     ] {
@@ -102,6 +104,7 @@ fn each_parameter_sets_its_own_value() {
     expected.rx_size = 1;
     expected.inject_size = 64;
     expected.fetch_min = 1 << 20;
+    expected.mr_cache_bytes = 0;
     expected.nic_atomics = true;
     expected.backlog = 3;
     assert_eq!(config, expected);

@@ -69,8 +69,8 @@ pub struct PeerFetches {
     impossible: bool,
     /// It could not fetch a message of ours.
     pub refused: bool,
-    /// It had to register the buffer of the last message of ours that it fetched.
-    registers: bool,
+    /// Messages that are lent only if that costs no registration.
+    shorts: Shorts,
     /// The region that cannot be leased to it, as was found last.
     unlendable: Option<u64>,
 }
@@ -78,13 +78,39 @@ pub struct PeerFetches {
 impl PeerFetches {
     /// There is a new lane to it.
     pub fn note_connected(&mut self) {
-        (self.refused, self.registers, self.unlendable) = (false, false, None);
+        (self.refused, self.shorts, self.unlendable) = (false, Shorts::default(), None);
     }
 
     /// There is a new lane from it: what it may reach is asked of the way that it comes by, which is
     /// known now.
     pub fn note_heard(&mut self) {
         (self.impossible, self.unlendable) = (false, None);
+    }
+}
+
+/// Whether messages are lent that are worth it only if their receiver has its buffers registered: after one
+/// that it had to register a buffer for, some go in parts, and more each time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shorts {
+    pause: u32,
+    left: u32,
+}
+
+impl Shorts {
+    const PAUSE: [u32; 2] = [16, 1024];
+
+    /// Whether to lend one now.
+    fn may_be_lent(&mut self) -> bool {
+        let waits = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        !waits
+    }
+
+    /// One was fetched.
+    fn note(&mut self, registered: bool) {
+        self.pause =
+            if registered { (2 * self.pause).clamp(Self::PAUSE[0], Self::PAUSE[1]) } else { 0 };
+        self.left = self.pause;
     }
 }
 
@@ -122,15 +148,18 @@ impl<T: Transport> Engine<T> {
         let Some(LoanWorth { alone, registered }) = self.transport.lends_to(peer) else {
             return false;
         };
-        let PeerFetches { registers, refused, .. } = self.peers[peer as usize].fetches;
-        let least = if streaming && !registers { registered.min(alone) } else { alone };
-        if refused || !(least..=LENGTH_MAX).contains(&message.len()) {
+        let PeerFetches { shorts, refused, .. } = &mut self.peers[peer as usize].fetches;
+        let least = if streaming { registered.min(alone) } else { alone };
+        let is_short = message.len() < alone;
+        if *refused
+            || !(least..=LENGTH_MAX).contains(&message.len())
+            || is_short && !shorts.may_be_lent()
+        {
             return false;
         }
-        let lent = self.lend_registered(peer, index, message).or_else(|| {
-            let transport = &mut self.transport;
-            (message.len() >= alone).then(|| transport.lend(peer, message)).flatten()
-        });
+        let lent = self
+            .lend_registered(peer, index, message)
+            .or_else(|| self.transport.lend(peer, message));
         self.sends[index].lent = lent.filter(|loan| loan.remote_key() != 0);
         self.sends[index].lent.is_some()
     }
@@ -156,13 +185,20 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Has the adapter of `peer` read no message any more that it has begun with, whose buffers are the
-    /// application's again. Of those that lie in regions it loses its leases, and asks for others.
+    /// application's again. Of those that lie in regions it loses its leases, and asks for others; of
+    /// registrations that are kept, which end, all do that have something there.
     pub(crate) fn take_loans_back(&mut self, peer: PeerIndex) {
-        let sends = self.sends.indices().map(|index| &self.sends[index]);
-        let lent = sends.filter(|send| send.has_begun_with(peer));
-        let outlasts = |send: &&SendOperation| send.lent.as_ref().is_some_and(Loan::outlasts);
+        let begun = |&index: &u32| self.sends[index].has_begun_with(peer);
+        let begun: Vec<u32> = self.sends.indices().filter(begun).collect();
+        for &index in &begun {
+            if let Some(loan) = self.sends[index].lent.take_if(|loan| loan.is_kept()) {
+                self.transport.take_back(&loan);
+            }
+        }
+        let lent = begun.iter().map(|&index| &self.sends[index]);
+        let is_leased = |send: &&SendOperation| send.lent.as_ref().is_some_and(Loan::is_leased);
         let regions: HashSet<u64> =
-            lent.filter(outlasts).filter_map(|send| send.region.map(Descriptor::key)).collect();
+            lent.filter(is_leased).filter_map(|send| send.region.map(Descriptor::key)).collect();
         let audience = self.transport.audience(peer);
         for key in regions {
             if let Ok(region) = self.regions.find(key) {
@@ -173,8 +209,10 @@ impl<T: Transport> Engine<T> {
 
     /// A peer has all of a message of ours, and says in `word` how it came by it.
     pub(crate) fn note_fetched(&mut self, peer: PeerIndex, index: u32, word: u64) {
-        if self.sends[index].lent.is_some() {
-            self.peers[peer as usize].fetches.registers = word & wire::REGISTERED != 0;
+        let SendOperation { lent, total, .. } = &self.sends[index];
+        let least = self.transport.lends_to(peer).map_or(0, |worth| worth.alone);
+        if lent.is_some() && *total < least {
+            self.peers[peer as usize].fetches.shorts.note(word & wire::REGISTERED != 0);
         }
     }
 
@@ -243,7 +281,6 @@ impl<T: Transport> Engine<T> {
             let local = self.receives[receive].pieces.view();
             let local = local.contiguous(start + started, end - started);
             let local_key = self.key_of_receive(peer, index, receive, local);
-            let registers = self.transport.windows_to(peer).map_or(usize::MAX, |it| it.registers);
             let request = Request {
                 token: self.incoming.name(index) | Request::FETCHED,
                 direction: Direction::Read,
@@ -253,16 +290,16 @@ impl<T: Transport> Engine<T> {
                 data: None,
                 local_key,
             };
-            let begun = match self.transport.start(peer, &request) {
-                Started::Yes => 1,
-                Started::Done => 0,
+            let started = self.transport.start(peer, &request);
+            match started {
+                Started::Yes | Started::Registered | Started::Done => {}
                 Started::NoRoom => return Step::Wait,
                 Started::Landed | Started::Refused | Started::Ended => return Step::Parts,
-            };
+            }
             let fetch = &mut self.incoming[index].fetch;
             fetch.started += local.len();
-            fetch.under_way += begun;
-            fetch.registered |= local_key.is_none() && local.len() >= registers;
+            fetch.under_way += u32::from(started != Started::Done);
+            fetch.registered |= started == Started::Registered;
         }
         Step::Asked
     }

@@ -113,10 +113,15 @@ pub trait Windows {
         None
     }
 
-    /// Lends a message to `peer`. Its memory stays valid until the loan is dropped.
+    /// Lends a message to `peer`, unless it is shorter than what is worth that. Its memory stays valid
+    /// until the loan is dropped, or taken back if its registration is kept.
     fn lend(&mut self, _peer: PeerIndex, _message: Piece) -> Option<Loan> {
         None
     }
+
+    /// Ends a loan that did not come to its end, and whose registration is kept: nobody reads there any
+    /// more when this returns.
+    fn take_back(&mut self, _loan: &Loan) {}
 
     /// Whether a window to `peer`, which is connected, reaches what it lends.
     fn fetches_from(&self, _peer: PeerIndex) -> bool {

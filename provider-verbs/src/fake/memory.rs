@@ -2,7 +2,7 @@
 
 use kestrel_core::{memory::Piece, window::Change};
 
-use super::fabric::State;
+use super::{FakeOptions, fabric::State};
 use crate::verbs::{RemoteAccess, RemoteMemory, Segment, Status};
 
 /// A stretch of registered memory: what its key allows.
@@ -10,9 +10,20 @@ pub(super) struct Registered {
     pub start: u64,
     pub bytes: usize,
     pub remote: RemoteAccess,
+    /// The device itself may write to it.
+    pub local_write: bool,
 }
 
 impl State {
+    /// Whether so much more memory of an application can be registered with a device.
+    pub(super) fn admits(&mut self, bytes: usize, options: &FakeOptions) -> bool {
+        let locked: usize = self.regions.values().map(|region| region.bytes).sum();
+        let room = options.locked_bytes_max.saturating_sub(locked);
+        let admits = !self.refusing && bytes <= options.registered_bytes_max.min(room);
+        self.tally.registrations += u64::from(admits);
+        admits
+    }
+
     /// Whether the segment lies in registered memory, as its key says.
     pub(super) fn is_local(&self, segment: &Segment) -> bool {
         let region = self.regions.get(&segment.local_key);
@@ -53,7 +64,8 @@ impl State {
             return Status::REMOTE_ACCESS;
         }
         // What was registered when it was posted may not be any more.
-        if !self.is_local(to) {
+        let is_writable = |key| self.regions.get(key).is_some_and(|region| region.local_write);
+        if !self.is_local(to) || !is_writable(&to.local_key) {
             return Status::LOCAL_PROTECTION;
         }
         piece_at(remote.address, to.length).copy_to(piece_at(to.address, to.length));

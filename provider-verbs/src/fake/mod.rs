@@ -70,6 +70,8 @@ pub struct FakeOptions {
     pub poll_burst: usize,
     /// The longest memory of an application that can be registered.
     pub registered_bytes_max: usize,
+    /// How much can be registered at a time, our own included.
+    pub locked_bytes_max: usize,
     /// Receives that a queue of its can have.
     pub receives: u32,
     /// Writes with data that its queues have completions for.
@@ -107,6 +109,7 @@ impl Default for FakeOptions {
             receives: RECEIVES_MAX,
             immediates: IMMEDIATES,
             registered_bytes_max: 1 << 32,
+            locked_bytes_max: usize::MAX,
             mtu_bytes: 4096,
             shares_receives: true,
             has_atomics: true,
@@ -150,6 +153,8 @@ pub struct Tally {
     pub inline: u64,
     /// Queue pairs that exist.
     pub queue_pairs: usize,
+    /// Registrations of memory of applications that were made.
+    pub registrations: u64,
     /// Bytes that are registered.
     pub registered: usize,
     /// Of these, the bytes of slabs of receive buffers, which an endpoint keeps.
@@ -389,13 +394,12 @@ impl Verbs for FakeDevice {
         self: &Arc<Self>,
         memory: Piece,
         remote: RemoteAccess,
-        _local_write: bool,
+        local_write: bool,
     ) -> Result<FakeRegistration, VerbsError> {
-        let refused = self.fabric.lock().refusing;
-        if refused || memory.len() > self.options.registered_bytes_max {
+        if !self.fabric.lock().admits(memory.len(), &self.options) {
             return Err(objects::refusal(self, "ibv_reg_mr", libc::ENOMEM));
         }
-        Ok(FakeRegistration::new(self, memory, remote))
+        Ok(FakeRegistration::new(self, memory, remote, local_write))
     }
 
     fn open_queues(self: &Arc<Self>, depths: Depths) -> Result<FakeQueues, VerbsError> {

@@ -15,7 +15,7 @@ use rustix::{
 
 use super::{FakeDevice, joined::Joined, memory::Registered};
 use crate::{
-    memory::Memory,
+    memory::{Memory, PAGE_BYTES},
     own_receives::OwnReceives,
     path::{self, Route},
     verbs::{
@@ -37,13 +37,27 @@ pub struct FakeRegistration {
 }
 
 impl FakeRegistration {
-    pub(super) fn new(device: &Arc<FakeDevice>, memory: Piece, remote: RemoteAccess) -> Self {
+    pub(super) fn new(
+        device: &Arc<FakeDevice>,
+        memory: Piece,
+        remote: RemoteAccess,
+        local_write: bool,
+    ) -> Self {
         let (start, bytes) = (memory.as_ptr().addr() as u64, memory.len());
+        touch(memory);
         let mut state = device.fabric.lock();
         let key = state.number();
-        state.regions.insert(key, Registered { start, bytes, remote });
+        state.regions.insert(key, Registered { start, bytes, remote, local_write });
         drop(state);
         FakeRegistration { device: device.clone(), key }
+    }
+}
+
+/// Has all pages there, as who pins them does.
+fn touch(memory: Piece) {
+    for at in (0..memory.len()).step_by(PAGE_BYTES) {
+        // SAFETY: whoever registers memory vouches for it.
+        unsafe { memory.as_ptr().add(at).read_volatile() };
     }
 }
 
@@ -78,7 +92,7 @@ impl FakeRegion {
         let memory =
             Memory::zeroed(bytes).ok_or_else(|| refusal(device, "ibv_reg_mr", libc::ENOMEM))?;
         let remote = RemoteAccess { write: remote_write, ..RemoteAccess::default() };
-        let registration = FakeRegistration::new(device, memory.whole(), remote);
+        let registration = FakeRegistration::new(device, memory.whole(), remote, true);
         Ok(FakeRegion { registration, memory })
     }
 }

@@ -15,7 +15,7 @@ use super::{
     Came, RcTransport,
     lane::Written,
     receiving::Current,
-    window::{end_of_peer, remote, to_words},
+    window::{end_of_peer, to_words},
 };
 use crate::verbs::{Completion, Origin, PathEnd, QueuePair, Role, Status, Verbs};
 
@@ -55,7 +55,7 @@ impl<V: Verbs> RcTransport<V> {
         permitted: Access,
         immediates: u32,
     ) -> Option<(Guest<V>, Invitation)> {
-        let role = Role::Admits { access: remote(permitted), immediates };
+        let role = Role::Admits { access: permitted, immediates };
         let (pair, first_packet, ours) = self.make_pair(role, from)?;
         let ready = pair.post_empty(immediates);
         let joined = ready.and_then(|()| pair.connect(first_packet, from, theirs));

@@ -46,6 +46,7 @@ use crate::{
     control::{Command, Control},
     receipt::Receipt,
     receive_pool::{BUFFER_BYTES, BufferIndex},
+    registrations::RegistrationCache,
     send_pool::SendPool,
     station::{ReceiveEnd, StationShared},
     verbs::Verbs,
@@ -129,23 +130,30 @@ pub struct RcTransport<V: Verbs> {
     /// Threads that sleep, or are about to.
     armed: usize,
     either: EitherBell,
-    /// The shortest message that is lent to its receiver. Units: bytes.
+    /// The shortest message that is lent to its receiver whether its buffer comes again or not. Units:
+    /// bytes.
     fetch_min: usize,
+    registrations: RegistrationCache<V>,
     sends: ManuallyDrop<SendPool<V>>,
     shared: Arc<StationShared<V>>,
 }
 
+/// What a transport of a registered station is made of.
+pub(crate) struct Parts<V: Verbs> {
+    pub address: Address,
+    pub station: u64,
+    pub control: Arc<Control<V>>,
+    pub shared: Arc<StationShared<V>>,
+    pub sends: SendPool<V>,
+    pub either: EitherBell,
+    pub fetch_min: usize,
+    pub registrations: RegistrationCache<V>,
+}
+
 impl<V: Verbs> RcTransport<V> {
-    /// A transport of a registered station.
-    pub(crate) fn new(
-        address: Address,
-        station: u64,
-        control: Arc<Control<V>>,
-        shared: Arc<StationShared<V>>,
-        sends: SendPool<V>,
-        either: EitherBell,
-        fetch_min: usize,
-    ) -> Self {
+    pub(crate) fn new(parts: Parts<V>) -> Self {
+        let Parts { address, station, control, shared, sends, either, fetch_min, registrations } =
+            parts;
         RcTransport {
             address,
             station,
@@ -171,6 +179,7 @@ impl<V: Verbs> RcTransport<V> {
             armed: 0,
             either,
             fetch_min,
+            registrations,
             sends: ManuallyDrop::new(sends),
             shared,
         }
@@ -202,6 +211,7 @@ impl<V: Verbs> RcTransport<V> {
     #[inline(never)]
     fn go_round(&mut self) {
         self.reap_sends();
+        self.registrations.sweep();
         self.control.tell_failure(self.station, &self.shared);
         for peer in std::mem::take(&mut self.due) {
             self.write_due_credit(peer);

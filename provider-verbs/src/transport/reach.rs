@@ -1,8 +1,7 @@
 //! Operations that go through a window: started, and ended by their completions.
 //!
 //! Short ones use a bounce buffer, or go inline. For a longer one the application's buffer is
-//! registered until it is over, unless the application has registered it: nothing else tells us when
-//! memory that stays registered for the next operation is unmapped and mapped again.
+//! registered until it is over, unless the application has registered it, or a registration is kept.
 
 use kestrel_core::{
     memory::Piece,
@@ -12,10 +11,10 @@ use kestrel_core::{
 
 use super::{BUFFER_BYTES, Owner, RcTransport, window::REACHES_MAX};
 use crate::{
+    registrations::Holding,
     send_pool::{INLINE_BYTES_MAX, SendPool, SlotIndex},
     verbs::{
-        Completion, QueuePair, Region, Registration, RemoteAccess, RemoteMemory, Segment,
-        SendRequest, Status, Verb, Verbs,
+        Completion, QueuePair, Region, RemoteMemory, Segment, SendRequest, Status, Verb, Verbs,
     },
 };
 
@@ -29,8 +28,8 @@ pub struct UnderWay<V: Verbs> {
     /// Where a read's bytes go from the bounce buffer.
     lands: Option<Piece>,
     kind: Kind,
-    /// Deregisters the application's buffer when it is over.
-    _registration: Option<V::Registration>,
+    /// The application's buffer stays registered as long as this is there, at least.
+    _registration: Option<Holding<V>>,
 }
 
 /// What is under way.
@@ -79,7 +78,7 @@ struct Local<V: Verbs> {
     segment: Segment,
     inline: bool,
     lands: Option<Piece>,
-    registration: Option<V::Registration>,
+    registration: Option<Holding<V>>,
 }
 
 impl<V: Verbs> RcTransport<V> {
@@ -200,20 +199,19 @@ impl<V: Verbs> RcTransport<V> {
         Ok(Local { slot, segment, inline: false, lands, registration: None })
     }
 
-    /// What names the application's buffer: the key of its region, or of a registration for this
-    /// operation alone.
+    /// What names the application's buffer: the key of its region, or of a registration, which may be kept.
     #[inline(always)]
-    fn key_of(&self, request: &Request) -> Result<(u32, Option<V::Registration>), Started> {
+    fn key_of(&mut self, request: &Request) -> Result<(u32, Option<Holding<V>>), Started> {
         if let Some(key) = request.local_key {
             return Ok((key, None));
         }
-        let (remote, written) = (RemoteAccess::default(), request.direction == Direction::Read);
-        // SAFETY: the piece is usable until the operation is over, or its window: the
-        // registration ends before core hears of either.
-        let made = unsafe { self.shared.device.register(request.local, remote, written) };
-        let made = made.inspect_err(|error| tracing::info!("not registered: {error}"));
-        let registration = made.map_err(|_| Started::Refused)?;
-        Ok((registration.local_key(), Some(registration)))
+        let written = request.direction == Direction::Read;
+        // What is fetched without that goes in parts.
+        let anyway = !request.is_fetch() || request.local.len() >= self.fetch_min;
+        // The operation has it until core hears that it is over, or its window.
+        let found = self.registrations.registration(request.local, written, anyway);
+        let holding = found.ok_or(Started::Refused)?;
+        Ok((holding.registration.local_key(), Some(holding)))
     }
 
     /// Holds an operation back, as packets are.
@@ -242,6 +240,7 @@ impl<V: Verbs> RcTransport<V> {
         }
         window.held.push(work);
         window.reads += u32::from(kind == Kind::Read);
+        let registers = registration.as_ref().is_some_and(|holding| !holding.kept);
         let _registration = registration;
         window.share.note_taken(slot);
         window.under_way.push_back(UnderWay {
@@ -253,7 +252,7 @@ impl<V: Verbs> RcTransport<V> {
             _registration,
         });
         self.sends.note_posted();
-        Started::Yes
+        if registers { Started::Registered } else { Started::Yes }
     }
 
     /// Posts the operations that are held back, as one chain. What the device does not take is done in

@@ -4,15 +4,14 @@
 //! that it came on. So it is not the one of the packets: a window that has ended is closed, what
 //! was under way goes as packets, and the next operation asks for another window.
 
-use std::{collections::VecDeque, mem::ManuallyDrop, sync::Arc};
+use std::{collections::VecDeque, sync::Arc};
 
 use kestrel_core::{
-    fork_guard,
     memory::Piece,
     transport::{PeerIndex, Windows},
     window::{
-        Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration,
-        Registration as CoreRegistration, RegistrationRequest, Request, Started, Worth,
+        Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration, Registration,
+        RegistrationRequest, Request, Started, Worth,
     },
 };
 
@@ -24,10 +23,9 @@ use crate::{
     control::random,
     device::LinkLayer,
     receive_pool::BUFFER_BYTES,
+    registrations::Registered,
     send_pool::{Hunger, SendPool, Share},
-    verbs::{
-        Origin, PathEnd, QueuePair, Registration, RemoteAccess, Role, SendRequest, Verbs, is_mtu,
-    },
+    verbs::{Origin, PathEnd, QueuePair, Role, SendRequest, Verbs, is_mtu},
 };
 
 /// Operations that a window can have under way.
@@ -72,10 +70,6 @@ impl<V: Verbs> Window<V> {
         }
         self.under_way.into_iter()
     }
-}
-
-pub(super) fn remote(access: Access) -> RemoteAccess {
-    RemoteAccess { write: access.write, read: access.read, atomic: access.atomic }
 }
 
 /// An end as it travels, and whether its writes may carry data.
@@ -205,54 +199,6 @@ impl<V: Verbs> RcTransport<V> {
     }
 }
 
-/// Memory of the application that peers reach. Left alone in a forked child, where it is the
-/// parent's.
-pub(super) struct Lent<V: Verbs> {
-    registration: ManuallyDrop<V::Registration>,
-    forks: u32,
-}
-
-impl<V: Verbs> Lent<V> {
-    pub(super) fn shared(self) -> Arc<dyn CoreRegistration> {
-        Arc::new(self)
-    }
-
-    /// What requests of ours name it by.
-    pub(super) fn local_key(&self) -> u32 {
-        self.registration.local_key()
-    }
-}
-
-impl<V: Verbs> CoreRegistration for Lent<V> {
-    fn remote_key(&self) -> u32 {
-        self.registration.remote_key()
-    }
-}
-
-impl<V: Verbs> Drop for Lent<V> {
-    fn drop(&mut self) {
-        if !fork_guard::forked(self.forks) {
-            // SAFETY: dropped once, here.
-            unsafe { ManuallyDrop::drop(&mut self.registration) };
-        }
-    }
-}
-
-/// Registers memory that core vouches for until the registration is dropped.
-pub(super) fn register<V: Verbs>(
-    device: &Arc<V>,
-    memory: Piece,
-    access: Access,
-    local_write: bool,
-) -> Option<Lent<V>> {
-    // SAFETY: the piece is promised to be valid until the registration is dropped
-    // (`Windows::register`).
-    let made = unsafe { device.register(memory, remote(access), local_write) };
-    let registration = made.inspect_err(|error| tracing::info!("not leased: {error}")).ok()?;
-    let registration = ManuallyDrop::new(registration);
-    Some(Lent { registration, forks: fork_guard::generation() })
-}
-
 impl<V: Verbs> Windows for RcTransport<V> {
     #[inline(always)]
     fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
@@ -286,12 +232,12 @@ impl<V: Verbs> Windows for RcTransport<V> {
         &mut self,
         _peer: PeerIndex,
         request: &RegistrationRequest,
-    ) -> Option<Arc<dyn CoreRegistration>> {
+    ) -> Option<Arc<dyn Registration>> {
         let &RegistrationRequest { memory, access, local_write, keeps_pages } = request;
         if !keeps_pages {
             return None;
         }
-        register(&self.shared.device, memory, access, local_write).map(Lent::shared)
+        self.registrations.register(memory, access, local_write).map(Registered::shared)
     }
 
     fn register_own(
@@ -300,7 +246,7 @@ impl<V: Verbs> Windows for RcTransport<V> {
         memory: Piece,
         written: bool,
     ) -> Option<OwnRegistration> {
-        let made = register(&self.shared.device, memory, Access::default(), written)?;
+        let made = self.registrations.register(memory, Access::default(), written)?;
         Some(OwnRegistration::new(made.local_key(), made.shared()))
     }
 
@@ -335,9 +281,11 @@ impl<V: Verbs> Windows for RcTransport<V> {
     }
 
     fn lend(&mut self, _peer: PeerIndex, message: Piece) -> Option<Loan> {
-        let access = Access { read: true, ..Access::default() };
-        let made = register(&self.shared.device, message, access, false)?;
-        Some(Loan::new(made.shared()))
+        self.registrations.lend(message)
+    }
+
+    fn take_back(&mut self, loan: &Loan) {
+        self.registrations.take_back(loan);
     }
 
     fn fetches_from(&self, peer: PeerIndex) -> bool {

@@ -19,6 +19,7 @@ pub mod deferred_work;
 pub mod fences;
 pub mod levels;
 pub mod load;
+pub mod mapped_anew;
 pub mod matching_order;
 pub mod messages;
 pub mod mixed_contexts;

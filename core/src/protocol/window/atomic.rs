@@ -88,7 +88,7 @@ impl<T: Transport> Engine<T> {
         let token = self.remotes.name(index);
         let request = AtomicRequest { token, change, address, remote_key: lease.remote_key };
         match self.transport.start_atomic(peer, &request) {
-            Started::Yes => {
+            Started::Yes | Started::Registered => {
                 self.peers[peer as usize].window.alone = !call.is_one_step();
                 self.note_started(peer, index);
                 Way::Window

@@ -139,7 +139,7 @@ impl<T: Transport> Engine<T> {
         let (local, local_key) = self.at_our_side(peer, index, &simple, worth);
         let request = Request { token, direction, address, remote_key, local, data, local_key };
         let started = self.transport.start(peer, &request);
-        if matches!(started, Started::Done | Started::Yes) {
+        if started.is_started() {
             self.remotes[index].run = run;
         }
         self.note_attempt(peer, index, (simple.key, started), otherwise)
@@ -166,7 +166,7 @@ impl<T: Transport> Engine<T> {
                 self.finish_remote(index);
                 Way::Window
             }
-            Started::Yes => {
+            Started::Yes | Started::Registered => {
                 self.note_started(peer, index);
                 Way::Window
             }
