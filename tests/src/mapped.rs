@@ -86,6 +86,9 @@ impl Mapped {
     }
 }
 
+// SAFETY: it is memory of its own, and no thread's.
+unsafe impl Send for Mapped {}
+
 impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: it is ours, and goes once.

@@ -2,8 +2,10 @@
 //! they end, and what is not kept. What devices do with memory that was mapped anew: `cases::mapped_anew`.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    thread::sleep,
+    io::{Read as _, Write as _},
+    os::unix::net::UnixStream,
+    sync::{Mutex, MutexGuard, PoisonError, mpsc},
+    thread::{sleep, spawn},
     time::Duration,
 };
 
@@ -11,6 +13,7 @@ use kestrel_core::{info::MemoryRegionMode, memory::Pieces};
 use kestrel_tests::{
     bed::{Memory, Receive, Send, World, same},
     fake::fake_bed_on,
+    fork::{fork, wait},
     mapped::{Change, Mapped},
     one_sided::{BOTH, Rma, expose, options, segment},
     scale,
@@ -352,6 +355,35 @@ fn pieces_need_not_be_kept_together() {
         assert_eq!(pair.tally().reached, reached + 3, "by the device");
         same(&pieces.each_ref().map(Mapped::bytes).concat(), &from.bytes(), "received");
     }
+}
+
+/// A child has a copy of each descriptor, and nobody in it reads the events: who unmaps memory does not wait
+/// for that.
+#[test]
+fn a_child_that_lives_on_holds_nobody_up() {
+    let Some(_alone) = alone() else {
+        return;
+    };
+    let (from, into) = buffers(FETCH_MIN);
+    let pair = Pair::new();
+    pair.exchange(&from, &into);
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    let child = fork(|| {
+        // Until the parent has gone on.
+        i32::from(theirs.read(&mut [0]).is_err())
+    });
+    from.change(Change::MappedOver, 1);
+    assert!(pair.exchange(&from, &into).1, "it goes on");
+    drop(pair);
+    let (done, end) = mpsc::channel();
+    let unmap = spawn(move || {
+        drop((from, into));
+        done.send(())
+    });
+    end.recv_timeout(scale::PATIENCE).expect("what was watched is unmapped");
+    unmap.join().unwrap().unwrap();
+    ours.write_all(&[1]).unwrap();
+    assert_eq!(wait(child), 0);
 }
 
 /// With memory that others change nothing is kept: no event tells of that.
