@@ -35,7 +35,12 @@ impl Reach {
 
     /// The same, where node 0 and node 1 register like this.
     pub fn between(modes: [MemoryRegionMode; 2], device: FakeOptions) -> Reach {
-        let (bed, fabric) = fake_bed_on(device, VerbsOptions::default());
+        Reach::with(modes, device, VerbsOptions::default())
+    }
+
+    /// The same, by a provider that is set up so.
+    pub fn with(modes: [MemoryRegionMode; 2], device: FakeOptions, verbs: VerbsOptions) -> Reach {
+        let (bed, fabric) = fake_bed_on(device, verbs);
         let nodes = modes.into_iter().map(|mode| bed.stranger(&options(mode))).collect();
         let world = World { nodes };
         world.introduce();

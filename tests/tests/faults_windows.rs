@@ -453,7 +453,8 @@ fn a_shutdown_gives_the_buffers_of_reads_back() {
 }
 
 /// Whoever does not agree to FI_MR_ALLOCATED may map other pages where a region lies. The device, which
-/// would go on with the first ones, keeps none of it registered, for peers or for our own operations.
+/// would go on with the first ones, keeps none of it registered, for peers or for our own operations
+/// (but what is watched is another matter).
 #[test]
 fn memory_that_may_lose_its_pages_is_left_alone() {
     const STAYS: MemoryRegionMode = MemoryRegionMode::ALLOCATED;
@@ -462,7 +463,8 @@ fn memory_that_may_lose_its_pages_is_left_alone() {
     let (target, own) = (Memory::zeroed(length), Memory::from(pattern(7, length)));
     for (modes, kept) in [([STAYS, MAY_GO], false), ([MAY_GO, STAYS], true), ([MAY_GO; 2], false)] {
         target.fill(0);
-        let reach = Reach::between(modes, FakeOptions::default());
+        let verbs = VerbsOptions { cache_bytes: 0, ..VerbsOptions::default() };
+        let reach = Reach::with(modes, FakeOptions::default(), verbs);
         let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
         let source = expose(&reach.world.nodes[0], &own, Flags::WRITE, 5);
         let (before, reached) = (reach.fabric.tally().registered, reach.reached());
