@@ -19,6 +19,17 @@ pub(super) fn access_flags(remote: RemoteAccess) -> u32 {
     write | atomic | if remote.read { IBV_ACCESS_REMOTE_READ } else { 0 }
 }
 
+/// What a registration permits, as the device is told. What the device alone writes to is told of by
+/// completions, which come behind all that belongs to them: within it the bus may reorder.
+fn registration_flags(remote: RemoteAccess, local_write: bool) -> u32 {
+    let others_write = remote.write || remote.atomic;
+    // "If IBV_ACCESS_REMOTE_WRITE or IBV_ACCESS_REMOTE_ATOMIC is set, then
+    // IBV_ACCESS_LOCAL_WRITE must be set too."
+    let local = if local_write || others_write { IBV_ACCESS_LOCAL_WRITE } else { 0 };
+    let relaxed = if local_write && !others_write { IBV_ACCESS_RELAXED_ORDERING } else { 0 };
+    local | relaxed | access_flags(remote)
+}
+
 /// Memory of the application that is registered.
 pub struct RdmaRegistration {
     region: NonNull<ibv_mr>,
@@ -41,11 +52,7 @@ impl RdmaRegistration {
         local_write: bool,
     ) -> Result<Self, VerbsError> {
         let bytes = memory.len();
-        // "If IBV_ACCESS_REMOTE_WRITE or IBV_ACCESS_REMOTE_ATOMIC is set, then
-        // IBV_ACCESS_LOCAL_WRITE must be set too."
-        let local =
-            if local_write || remote.write || remote.atomic { IBV_ACCESS_LOCAL_WRITE } else { 0 };
-        let (start, access) = (memory.as_ptr().cast(), local | access_flags(remote));
+        let (start, access) = (memory.as_ptr().cast(), registration_flags(remote, local_write));
         // SAFETY: the domain is alive; the caller vouches for the memory.
         let region = unsafe { device.verbs().reg_mr(device.domain.as_ptr(), start, bytes, access) };
         let Some(region) = NonNull::new(region) else {
@@ -120,5 +127,27 @@ impl Region for RdmaRegion {
 
     fn remote_key(&self) -> u32 {
         self.registration.remote_key()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Credit, and what peers write, is polled where it lies: the last byte is the last that comes.
+    #[test]
+    fn the_bus_may_reorder_what_completions_tell_of() {
+        let (nothing, local) = (RemoteAccess::default(), IBV_ACCESS_LOCAL_WRITE);
+        assert_eq!(registration_flags(nothing, false), 0);
+        assert_eq!(registration_flags(nothing, true), local | IBV_ACCESS_RELAXED_ORDERING);
+        let read = RemoteAccess { read: true, ..nothing };
+        assert_eq!(registration_flags(read, false), IBV_ACCESS_REMOTE_READ);
+        for remote in [RemoteAccess { write: true, ..read }, RemoteAccess { atomic: true, ..read }]
+        {
+            for local_write in [false, true] {
+                let flags = registration_flags(remote, local_write);
+                assert_eq!(flags, local | access_flags(remote), "{remote:?}");
+            }
+        }
     }
 }
