@@ -69,7 +69,8 @@ impl<V: Verbs> RegistrationCache<V> {
         }
     }
 
-    /// A registration of the buffer of an operation of ours, which is registered for it if none is kept.
+    /// A registration of the buffer of an operation of ours, which is registered for it if none is kept: a
+    /// loss, unless it was to be registered `anyway`.
     #[inline(never)]
     pub fn registration(
         &mut self,

@@ -107,8 +107,8 @@ impl<V: Verbs> KeptRegistrations<V> {
         }
     }
 
-    /// A registration that holds `memory`: one that is kept, or a new one. None: it is not worth it, or not
-    /// sure, unless the memory is registered `anyway`.
+    /// A registration that holds `memory`: one that is kept, or a new one, which is worth more where the
+    /// caller would register the memory `anyway`. None: it is not worth it, or not sure.
     pub fn look_for(
         &mut self,
         device: &Arc<V>,
