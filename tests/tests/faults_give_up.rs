@@ -95,6 +95,14 @@ impl Lent {
     }
 }
 
+/// Where the kernel tells when memory is unmapped.
+fn by_kept(name: &str, test: fn(By)) {
+    match kestrel_verbs::can_keep_registrations() {
+        Ok(()) => test(By::Kept),
+        Err(reason) => skip(name, &reason),
+    }
+}
+
 /// "All canceled completions will be written before fi_shutdown returns" (fi_cm(3)).
 #[test]
 fn a_shutdown_takes_back_what_its_region_lent() {
@@ -103,10 +111,7 @@ fn a_shutdown_takes_back_what_its_region_lent() {
 
 #[test]
 fn a_shutdown_takes_back_what_a_kept_registration_lent() {
-    match kestrel_verbs::can_keep_registrations() {
-        Ok(()) => a_shutdown_takes_back(By::Kept),
-        Err(reason) => skip("a_shutdown_takes_back", &reason),
-    }
+    by_kept("a_shutdown_takes_back", a_shutdown_takes_back);
 }
 
 fn a_shutdown_takes_back(by: By) {
@@ -148,10 +153,7 @@ fn a_context_that_closes_takes_back_what_its_region_lent() {
 
 #[test]
 fn a_context_that_closes_takes_back_what_a_kept_registration_lent() {
-    match kestrel_verbs::can_keep_registrations() {
-        Ok(()) => a_context_that_closes_takes_back(By::Kept),
-        Err(reason) => skip("a_context_that_closes_takes_back", &reason),
-    }
+    by_kept("a_context_that_closes_takes_back", a_context_that_closes_takes_back);
 }
 
 fn a_context_that_closes_takes_back(by: By) {
