@@ -7,7 +7,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::mm::{
@@ -119,6 +119,12 @@ fn settled(mut is_so: impl FnMut() -> bool) -> bool {
     })
 }
 
+/// Many, or as many as there is time for: each waits for the thread, which others may hold up.
+fn rounds() -> impl Iterator<Item = usize> {
+    let start = Instant::now();
+    (0..20_000).take_while(move |_| start.elapsed() < Duration::from_secs(3))
+}
+
 /// Whoever has discarded memory, and filled it again, is not believed to have done nothing, however late
 /// the thread is with what it has taken.
 #[test]
@@ -130,7 +136,7 @@ fn who_discards_memory_knows_it_when_the_call_returns() {
     let at: *mut c_void = ptr::with_exposed_provenance_mut(start);
     let memory = start..start + BYTES;
     let mut misled = 0;
-    for _ in 0..20_000 {
+    for _ in rounds() {
         let mut position = monitor.position();
         monitor.watch(&memory);
         // SAFETY: the memory is this test's.
@@ -163,7 +169,7 @@ fn who_maps_memory_where_another_unmaps_it_is_not_misled() {
         });
         let mut start = map(0).unwrap();
         let mut misled = 0;
-        for _ in 0..20_000 {
+        for _ in rounds() {
             let mut position = monitor.position();
             if monitor.watch(&(start..start + BYTES)) != Watch::Yes {
                 continue;
