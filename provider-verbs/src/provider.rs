@@ -364,11 +364,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
                 sends,
                 either,
                 fetch_min: self.fetch_min,
-                registrations: RegistrationCache::new(
-                    self.device.clone(),
-                    self.cache_bytes,
-                    self.fetch_min,
-                ),
+                registrations: RegistrationCache::new(self.device.clone(), self.cache_bytes),
             })));
         };
         Ok(Carrier::Datagrams(UdTransport::new(Parts {

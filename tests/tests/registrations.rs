@@ -73,13 +73,18 @@ impl Pair {
         self.world.post(|| self.world.nodes[0].post_send(1, &send));
     }
 
+    /// One message, from post to post.
+    fn pass(&self, from: Pieces<'_>, into: Pieces<'_>) {
+        self.receive(into);
+        self.send(from);
+        self.world.received(1).good();
+        self.world.sent(0).good();
+    }
+
     /// One message. Returns how many registrations it took, and whether the device read it.
     fn exchange(&self, from: &Mapped, into: &Mapped) -> (u64, bool) {
         let before = self.tally();
-        self.receive(into.all());
-        self.send(from.all());
-        self.world.received(1).good();
-        self.world.sent(0).good();
+        self.pass(from.all(), into.all());
         same(&into.bytes(), &from.bytes(), "received");
         let after = self.tally();
         (after.registrations - before.registrations, after.reached > before.reached)
@@ -104,10 +109,7 @@ fn a_buffer_that_comes_again_is_registered_once() {
     // A part of it is as good. What is received into may be sent from, but not the other way round.
     let part = Pieces::One(from.piece().part(100, FETCH_MIN - 200));
     let before = pair.tally().registrations;
-    pair.receive(Pieces::One(into.piece().part(7, FETCH_MIN - 200)));
-    pair.send(part);
-    pair.world.received(1).good();
-    pair.world.sent(0).good();
+    pair.pass(part, Pieces::One(into.piece().part(7, FETCH_MIN - 200)));
     assert_eq!(pair.tally().registrations, before);
     let kept = pair.tally().registered;
     drop(pair);
@@ -348,10 +350,7 @@ fn pieces_need_not_be_kept_together() {
     let pair = Pair::with(FakeOptions::default(), FETCH_MIN + FETCH_MIN / 2);
     for _ in 0..3 {
         let reached = pair.tally().reached;
-        pair.receive(Pieces::Many(&pieces.each_ref().map(Mapped::piece)));
-        pair.send(from.all());
-        pair.world.received(1).good();
-        pair.world.sent(0).good();
+        pair.pass(from.all(), Pieces::Many(&pieces.each_ref().map(Mapped::piece)));
         assert_eq!(pair.tally().reached, reached + 3, "by the device");
         same(&pieces.each_ref().map(Mapped::bytes).concat(), &from.bytes(), "received");
     }

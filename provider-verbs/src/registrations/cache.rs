@@ -33,9 +33,6 @@ enum State<V: Verbs> {
 /// Registers the application's memory for the operations of an endpoint, and keeps what it may.
 pub struct RegistrationCache<V: Verbs> {
     device: Arc<V>,
-    /// The shortest operation whose buffer is registered in any case, for which others pay by a copy. Units:
-    /// bytes.
-    registered_from: usize,
     room: Room,
     state: State<V>,
 }
@@ -43,10 +40,10 @@ pub struct RegistrationCache<V: Verbs> {
 impl<V: Verbs> RegistrationCache<V> {
     /// One that keeps so many bytes at most; 0: none. Of locked memory that is limited all endpoints of the
     /// process leave three quarters to others.
-    pub fn new(device: Arc<V>, limit: usize, registered_from: usize) -> Self {
+    pub fn new(device: Arc<V>, limit: usize) -> Self {
         let all = locked_memory_max().map_or(usize::MAX, |max| (max / 4) as usize);
         let state = if limit == 0 { State::Never } else { State::NotYet };
-        RegistrationCache { device, registered_from, room: Room { own: limit, all }, state }
+        RegistrationCache { device, room: Room { own: limit, all }, state }
     }
 
     /// Registers memory until the value is dropped, and for nothing else.
@@ -56,16 +53,11 @@ impl<V: Verbs> RegistrationCache<V> {
         access: Access,
         local_write: bool,
     ) -> Option<Registered<V>> {
-        let device = self.device.clone();
-        let register = || Registered::new(&device, memory, access, local_write);
-        // What is kept and idle may be what there is no room for another beside.
-        register().or_else(|| self.release_idle().then(register).flatten())
-    }
-
-    fn release_idle(&mut self) -> bool {
         match &mut self.state {
-            State::Keeping { kept, .. } => kept.release_idle(),
-            State::NotYet | State::Never => false,
+            State::Keeping { kept, .. } => kept.register(&self.device, memory, access, local_write),
+            State::NotYet | State::Never => {
+                Registered::new(&self.device, memory, access, local_write)
+            }
         }
     }
 
@@ -85,9 +77,8 @@ impl<V: Verbs> RegistrationCache<V> {
         })
     }
 
-    /// Lends a message, if it is worth it.
-    pub fn lend(&mut self, message: Piece) -> Option<Loan> {
-        let anyway = message.len() >= self.registered_from;
+    /// Lends a message: `anyway`, or if that costs no registration for it alone.
+    pub fn lend(&mut self, message: Piece, anyway: bool) -> Option<Loan> {
         if let Some(Holding { registration, kept }) = self.look_for(message, Purpose::Lend, anyway)
         {
             let registration: Arc<dyn Registration> = registration;

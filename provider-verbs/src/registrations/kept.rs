@@ -134,7 +134,9 @@ impl<V: Verbs> KeptRegistrations<V> {
         if !is_worth_it || !self.is_watched(watcher, &range) || !self.make_room(range.len()) {
             return None;
         }
-        let registration = self.register(device, memory, purpose)?;
+        let access = Access { read: purpose == Purpose::Lend, ..Access::default() };
+        let registered = self.register(device, memory, access, purpose == Purpose::Receive)?;
+        let registration = Arc::new(registered);
         let kept = self.keep(watcher, range, purpose, &registration);
         Some(Holding { registration, kept })
     }
@@ -169,17 +171,17 @@ impl<V: Verbs> KeptRegistrations<V> {
         watch == Watch::Yes
     }
 
-    /// Registers memory. What is kept and idle may be what there is no room for another beside.
-    fn register(
+    /// Registers memory, which is not kept by that. What is kept and idle may be what there is no room for
+    /// another beside.
+    pub fn register(
         &mut self,
         device: &Arc<V>,
         memory: Piece,
-        purpose: Purpose,
-    ) -> Option<Arc<Registered<V>>> {
-        let access = Access { read: purpose == Purpose::Lend, ..Access::default() };
-        let register = || Registered::new(device, memory, access, purpose == Purpose::Receive);
-        let made = register().or_else(|| self.release_idle().then(register).flatten());
-        made.map(Arc::new)
+        access: Access,
+        local_write: bool,
+    ) -> Option<Registered<V>> {
+        let register = || Registered::new(device, memory, access, local_write);
+        register().or_else(|| self.release_idle().then(register).flatten())
     }
 
     /// Keeps a registration that was made just now, unless that is not sure. Returns whether it does.
@@ -198,12 +200,11 @@ impl<V: Verbs> KeptRegistrations<V> {
         let start = range.start;
         let at = self.lists[list].partition_point(|kept| kept.range.start <= start);
         self.count(range.len());
-        let (registration, used) = (registration.clone(), self.clock);
-        let is_it = Arc::as_ptr(&registration);
-        self.lists[list].insert(at, Kept { range, registration, used, proved: false });
+        let (ours, used) = (registration.clone(), self.clock);
+        self.lists[list].insert(at, Kept { range, registration: ours, used, proved: false });
         // Nobody unmaps the memory now. But what is told may be of before, and what is not told, too.
         let caught = self.catch_up(watcher, start);
-        let is_it = |kept: &Kept<V>| std::ptr::eq(Arc::as_ptr(&kept.registration), is_it);
+        let is_it = |kept: &Kept<V>| Arc::ptr_eq(&kept.registration, registration);
         if caught == Caught::Up && self.lists[list].iter().any(is_it) {
             return true;
         }
@@ -231,7 +232,7 @@ impl<V: Verbs> KeptRegistrations<V> {
     }
 
     /// Deregisters all that nothing goes on in. Returns whether there was any.
-    pub fn release_idle(&mut self) -> bool {
+    fn release_idle(&mut self) -> bool {
         let before = self.bytes;
         self.remove_all(|_, kept| kept.is_idle());
         self.bytes < before

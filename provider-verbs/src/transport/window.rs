@@ -281,7 +281,7 @@ impl<V: Verbs> Windows for RcTransport<V> {
     }
 
     fn lend(&mut self, _peer: PeerIndex, message: Piece) -> Option<Loan> {
-        self.registrations.lend(message)
+        self.registrations.lend(message, message.len() >= self.fetch_min)
     }
 
     fn take_back(&mut self, loan: &Loan) {
