@@ -155,8 +155,8 @@ pub use kestrel_core::{
 // How objects are opened.
 pub use kestrel_core::{
     config::{
-        CmaPolicy, Config, ConfigError, ConnectBy, CoreSet, LaneChunks, Names, PARAMETERS,
-        Parameter, TransportChoice,
+        CmaPolicy, Config, ConfigError, ConnectBy, CoreSet, FetchPolicy, LaneChunks, Names,
+        PARAMETERS, Parameter, TransportChoice,
     },
     domain::{DomainOptions, ProgressMode, Sharing},
     endpoint::{

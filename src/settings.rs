@@ -254,7 +254,10 @@ mod tests {
                 "FI_KESTREL_DEVICE" => "rxe2",
                 "FI_KESTREL_INTERFACE" => "^eth0",
                 "FI_KESTREL_CORES" => "1",
-                "FI_KESTREL_CMA" | "FI_KESTREL_LANE_CHUNKS" | "FI_KESTREL_SRQ" => "off",
+                "FI_KESTREL_CMA"
+                | "FI_KESTREL_FETCH"
+                | "FI_KESTREL_LANE_CHUNKS"
+                | "FI_KESTREL_SRQ" => "off",
                 "FI_KESTREL_COPY" => "memcpy",
                 "FI_KESTREL_PKEY" => "0x8001",
                 "FI_KESTREL_GID_INDEX" | "FI_KESTREL_TRAFFIC_CLASS" | "FI_KESTREL_SL" => "2",

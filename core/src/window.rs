@@ -141,10 +141,13 @@ impl Loan {
 /// The shortest messages that are worth lending. Units: bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoanWorth {
-    /// One that is registered for itself alone, at either end.
-    pub alone: usize,
-    /// One of a stream whose buffers are registered for others as well, at both.
-    pub registered: usize,
+    /// One that is lent in any case.
+    pub always: usize,
+    /// One of a stream that is lent if that costs no registration for it alone.
+    pub streaming: usize,
+    /// One that goes alone, and is lent if that costs no registration for it alone, and is found to be faster than
+    /// packets.
+    pub contested: usize,
 }
 
 impl fmt::Debug for Loan {

@@ -12,10 +12,11 @@ use std::{
 use kestrel_core::{
     address::{Address, canonical},
     auth_key::ProvedKeys,
-    config::{Config, ConnectBy},
+    config::{Config, ConnectBy, FetchPolicy},
     error::{Cause, Errno, HasErrno},
     fork_guard,
     transport::{Bell as _, EventBell, Opening, Provider, Purpose, Service},
+    window::LoanWorth,
 };
 
 use crate::{
@@ -27,7 +28,9 @@ use crate::{
     },
     datagrams::{self, Parts, UdTransport},
     manager::Manager,
-    receive_pool::{IMMEDIATES, IMMEDIATES_EACH, RECEIVES_MAX, ReceivePool, SLAB_BUFFERS},
+    receive_pool::{
+        BUFFER_BYTES, IMMEDIATES, IMMEDIATES_EACH, RECEIVES_MAX, ReceivePool, SLAB_BUFFERS,
+    },
     registrations::RegistrationCache,
     send_pool::{Buffers, SendPool},
     station::StationShared,
@@ -44,6 +47,14 @@ const SEND_COMPLETIONS: u32 = 4096;
 /// and for strangers that come instead, as long as it has no peer.
 const CONNECTION_DEPTHS: Depths =
     Depths { receives: 32 * SLAB_BUFFERS as u32, immediates: 2 * IMMEDIATES_EACH, sends: 512 };
+
+/// The shortest message of which it is tried whether a read takes less than packets: as long as two of these.
+/// Units: bytes.
+const FETCH_CONTESTED_MIN: usize = 2 * BUFFER_BYTES;
+
+/// In a stream so many times as long as a message with registered buffers that is worth a read is one whose
+/// buffers have to be registered for it.
+const REGISTRATION_WORTH: usize = 4;
 
 /// How long a peer that connects may take from our answer to its last word.
 const CONFIRM_WAIT: Duration = Duration::from_secs(5);
@@ -76,7 +87,9 @@ pub struct VerbsOptions {
     pub confirm_wait: Duration,
     /// How long at least a peer may not answer.
     pub peer_timeout: Duration,
-    /// The shortest message that the receiver's device reads where it lies. Units: bytes.
+    /// Whether the receiver's device reads messages where they lie.
+    pub fetch: FetchPolicy,
+    /// The shortest message that it reads in any case. Units: bytes.
     pub fetch_min: usize,
     /// Registrations that an endpoint keeps for later operations. Units: bytes.
     pub cache_bytes: usize,
@@ -107,9 +120,25 @@ impl From<&Config> for VerbsOptions {
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
             confirm_wait: CONFIRM_WAIT,
             peer_timeout: Duration::from_millis(config.peer_timeout_ms),
+            fetch: config.fetch,
             fetch_min: config.fetch_min,
             cache_bytes: config.mr_cache_bytes,
             nic_atomics: config.nic_atomics,
+        }
+    }
+}
+
+impl VerbsOptions {
+    /// Which messages are lent to their receivers.
+    fn loans(&self) -> Option<LoanWorth> {
+        let always = self.fetch_min;
+        match self.fetch {
+            FetchPolicy::Off => None,
+            FetchPolicy::Auto => {
+                let contested = FETCH_CONTESTED_MIN.min(always);
+                Some(LoanWorth { always, streaming: always / REGISTRATION_WORTH, contested })
+            }
+            _ => Some(LoanWorth { always, streaming: always, contested: always }),
         }
     }
 }
@@ -130,6 +159,7 @@ pub struct RcProvider<V: Verbs> {
     confirm_wait: Duration,
     peer_timeout: Duration,
     fetch_min: usize,
+    loans: Option<LoanWorth>,
     cache_bytes: usize,
     adapter_atomics: bool,
     control: Arc<Control<V>>,
@@ -143,6 +173,7 @@ impl<V: Verbs> RcProvider<V> {
         default_ip: IpAddr,
         options: VerbsOptions,
     ) -> Result<Self, Cause> {
+        let loans = options.loans();
         let control = Control::start().map_err(|error| system("the control thread", error))?;
         let adapter_atomics = options.nic_atomics && device.has_atomics();
         if options.nic_atomics && !adapter_atomics {
@@ -165,6 +196,7 @@ impl<V: Verbs> RcProvider<V> {
             connect_timeout: options.connect_timeout,
             confirm_wait: options.confirm_wait,
             peer_timeout: options.peer_timeout,
+            loans,
             fetch_min: options.fetch_min,
             cache_bytes: options.cache_bytes,
             control: Arc::new(control),
@@ -364,6 +396,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
                 sends,
                 either,
                 fetch_min: self.fetch_min,
+                loans: self.loans,
                 registrations: RegistrationCache::new(self.device.clone(), self.cache_bytes),
             })));
         };

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use kestrel_core::{info::MemoryRegionMode, memory::Pieces};
+use kestrel_core::{config::FetchPolicy, info::MemoryRegionMode, memory::Pieces};
 use kestrel_tests::{
     bed::{Memory, Receive, Send, World, same},
     fake::fake_bed_on,
@@ -25,7 +25,7 @@ use kestrel_verbs::{
 
 const TAG: u64 = 3;
 const FETCH_MIN: usize = 256 << 10;
-/// One of a stream, which is lent if it costs no registration.
+/// One that is lent if it costs no registration, and if it goes alone only if that is faster.
 const SHORT: usize = FETCH_MIN / 4;
 
 /// Node 0 sends to node 1.
@@ -52,7 +52,10 @@ impl Pair {
     }
 
     fn with(fake: FakeOptions, cache_bytes: usize) -> Pair {
-        let options = VerbsOptions { cache_bytes, ..VerbsOptions::default() };
+        Pair::opened(fake, VerbsOptions { cache_bytes, ..VerbsOptions::default() })
+    }
+
+    fn opened(fake: FakeOptions, options: VerbsOptions) -> Pair {
         let (bed, fabric) = fake_bed_on(fake, options);
         let world = bed.world_with(2, &self::options(MemoryRegionMode::ALLOCATED));
         world.warm_up();
@@ -79,6 +82,15 @@ impl Pair {
         self.send(from);
         self.world.received(1).good();
         self.world.sent(0).good();
+    }
+
+    /// A short message back.
+    fn answer(&self) {
+        let [asker, answerer] = [&self.world.nodes[0], &self.world.nodes[1]];
+        asker.receive(8, Some(TAG), 1);
+        answerer.send(vec![0; 8], 0, Some(TAG), 2);
+        self.world.received(0).good();
+        self.world.sent(1).good();
     }
 
     /// One message. Returns how many registrations it took, and whether the device read it.
@@ -116,18 +128,53 @@ fn a_buffer_that_comes_again_is_registered_once() {
     assert!(kept > 2 * FETCH_MIN);
 }
 
-/// Shorter messages of a stream are worth a read where nothing is registered for one of them alone.
+/// Shorter messages may be worth a read where nothing is registered for one of them alone.
 #[test]
-fn a_stream_from_the_same_buffers_is_read_by_the_device() {
+fn shorter_messages_from_the_same_buffers_are_read_by_the_device() {
     let Some(_alone) = alone() else {
         return;
     };
     let (from, into) = buffers(SHORT);
     let pair = Pair::new();
     let all: Vec<_> = (0..6).map(|_| pair.exchange(&from, &into)).collect();
-    assert_eq!(all[0], (0, false), "nothing went before: it may be an answer");
-    assert_eq!(all[1], (2, true));
-    assert_eq!(all[2..], [(0, true); 4]);
+    assert_eq!(
+        all[0],
+        (2, true),
+        "nothing went before: it may be an answer, of which some are tried"
+    );
+    assert_eq!(all[1..], [(0, true); 5]);
+}
+
+/// Messages that go alone go either way in turns, until it is known which is faster.
+#[test]
+fn messages_that_go_alone_are_compared() {
+    let Some(_alone) = alone() else {
+        return;
+    };
+    let ways = |fetch: FetchPolicy, length: usize, count: usize| {
+        let options = VerbsOptions { fetch, ..VerbsOptions::default() };
+        let pair = Pair::opened(FakeOptions::default(), options);
+        let (from, into) = buffers(length);
+        let mut ways = Vec::new();
+        for _ in 0..count {
+            ways.push(pair.exchange(&from, &into).1);
+            pair.answer();
+        }
+        ways
+    };
+    // The first opens the window, and takes so long that a round has some more.
+    let compared = ways(FetchPolicy::Auto, SHORT, 200);
+    let first_reads = compared.iter().take_while(|&&read| read).count();
+    let then_packets = compared[first_reads..].iter().take_while(|&&read| !read).count();
+    assert!(first_reads >= 8 && then_packets >= 8, "a round of either: {compared:?}");
+    for (fetch, length, all_read) in [
+        (FetchPolicy::Auto, FETCH_MIN, true),
+        (FetchPolicy::On, SHORT, false),
+        (FetchPolicy::On, FETCH_MIN, true),
+        (FetchPolicy::Off, FETCH_MIN, false),
+    ] {
+        assert_eq!(ways(fetch, length, 4), [all_read; 4], "{fetch:?}, {length} bytes");
+    }
 }
 
 /// Whoever takes another buffer each time pays for some of them, and for no more.

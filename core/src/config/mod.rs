@@ -63,6 +63,18 @@ pub enum CmaPolicy {
     Off,
 }
 
+/// Whether an RDMA device of the receiver reads messages where they lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FetchPolicy {
+    /// From the least length on, and shorter ones where that is found to be faster than packets.
+    Auto,
+    /// From the least length on.
+    On,
+    /// Never.
+    Off,
+}
+
 /// The values of all parameters. Its `Default` is the defaults of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -112,6 +124,8 @@ pub struct Config {
     pub rx_size: usize,
     /// `FI_KESTREL_INJECT_SIZE`. Units: bytes.
     pub inject_size: usize,
+    /// `FI_KESTREL_FETCH`.
+    pub fetch: FetchPolicy,
     /// `FI_KESTREL_FETCH_MIN`. Units: bytes.
     pub fetch_min: usize,
     /// `FI_KESTREL_MR_CACHE`. Units: bytes.
@@ -193,6 +207,7 @@ impl Config {
             tx_size: 0,
             rx_size: 0,
             inject_size: 0,
+            fetch: FetchPolicy::Auto,
             fetch_min: 0,
             mr_cache_bytes: 0,
             nic_atomics: false,

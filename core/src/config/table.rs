@@ -7,7 +7,8 @@
 use std::fmt;
 
 use super::{
-    CmaPolicy, Config, ConfigError, ConnectBy, Kind, LaneChunks, TransportChoice, Unit, Value,
+    CmaPolicy, Config, ConfigError, ConnectBy, FetchPolicy, Kind, LaneChunks, TransportChoice,
+    Unit, Value,
 };
 use crate::info::{INJECT_SIZE_MAX, RX_SIZE_MAX, TX_SIZE_MAX};
 
@@ -42,7 +43,7 @@ pub(super) const COPY: &[&str] = &["auto", "memcpy", "rep-movsb", "avx2", "avx51
 pub(super) const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
 /// All parameters, in the order of the manual page.
-pub static PARAMETERS: [Parameter; 26] = [
+pub static PARAMETERS: [Parameter; 27] = [
     Parameter {
         name: "FI_KESTREL_TRANSPORT",
         kind: Kind::Choice(TRANSPORT),
@@ -266,14 +267,26 @@ pub static PARAMETERS: [Parameter; 26] = [
         store: |config, value| config.inject_size = value.size(),
     },
     Parameter {
+        name: "FI_KESTREL_FETCH",
+        kind: Kind::Choice(AUTO_ON_OFF),
+        default: "auto",
+        unit: Unit::None,
+        help: "Whether the receiver's RDMA device reads a message that we send out of our buffer into the \
+               receiver's; else it is copied at both ends. on: from FI_KESTREL_FETCH_MIN on. auto: there, and, \
+               if the buffers lie in registered memory (desc; of the sender with FI_REMOTE_READ) or come \
+               again (FI_KESTREL_MR_CACHE), in streams from a quarter of it on, and alone from 16K on for \
+               those lengths for which it turns out to be faster.",
+        store: |config, value| {
+            config.fetch = [FetchPolicy::Auto, FetchPolicy::On, FetchPolicy::Off][value.choice()];
+        },
+    },
+    Parameter {
         name: "FI_KESTREL_FETCH_MIN",
         kind: Kind::Integer { min: 16 * KIB, max: 1024 * GIB },
         default: "256K",
         unit: Unit::Bytes,
         help: "The shortest message that an RDMA device reads out of the sender's buffer into the \
-               receiver's. Shorter ones are copied at both ends; buffers of longer ones are \
-               registered. In a stream whose buffers lie in registered memory (desc; of the sender \
-               with FI_REMOTE_READ) or come again (FI_KESTREL_MR_CACHE), a quarter of it.",
+               receiver's in any case (FI_KESTREL_FETCH), for which both buffers are registered.",
         store: |config, value| config.fetch_min = value.size(),
     },
     Parameter {

@@ -33,6 +33,7 @@ fn defaults_are_within_their_own_bounds() {
         tx_size: 1024,
         rx_size: 1024,
         inject_size: 16384,
+        fetch: FetchPolicy::Auto,
         fetch_min: 256 << 10,
         mr_cache_bytes: 1 << 30,
         nic_atomics: false,
@@ -42,38 +43,42 @@ fn defaults_are_within_their_own_bounds() {
     assert_eq!(with("FI_KESTREL_TX_SIZE", "  "), Ok(expected));
 }
 
+/// Other values than the defaults.
+const OTHERS: [(&str, &str); PARAMETERS.len()] = [
+    ("TRANSPORT", "verbs"),
+    ("DEVICE", "mlx5_0"),
+    ("INTERFACE", "^docker0"),
+    ("CORES", "1,4-6"),
+    ("UNEXPECTED_BUDGET", "1G"),
+    ("CHUNK_SIZE", "8192"),
+    ("CHUNK_COUNT", "12"),
+    ("LANE_CHUNKS", "on"),
+    ("CMA", "off"),
+    ("COPY", "avx512"),
+    ("PKEY", "0x8001"),
+    ("GID_INDEX", "3"),
+    ("TRAFFIC_CLASS", "106"),
+    ("SL", "2"),
+    ("SRQ", "off"),
+    ("CONNECT_BY", "rdma_cm"),
+    ("CONNECT_TIMEOUT", "100"),
+    ("PEER_TIMEOUT", "30000"),
+    ("SPIN", "0"),
+    ("TX_SIZE", "65536"),
+    ("RX_SIZE", "1"),
+    ("INJECT_SIZE", "64"),
+    ("FETCH", "off"),
+    ("FETCH_MIN", "1M"),
+    ("MR_CACHE", "0"),
+    ("NIC_ATOMICS", "exclusive"),
+    ("BACKLOG", "3"),
+];
+
 #[test]
 fn each_parameter_sets_its_own_value() {
     let mut expected = Config::default();
     let mut set = std::collections::BTreeMap::new();
-    for (name, value) in [
-        ("TRANSPORT", "verbs"),
-        ("DEVICE", "mlx5_0"),
-        ("INTERFACE", "^docker0"),
-        ("CORES", "1,4-6"),
-        ("UNEXPECTED_BUDGET", "1G"),
-        ("CHUNK_SIZE", "8192"),
-        ("CHUNK_COUNT", "12"),
-        ("LANE_CHUNKS", "on"),
-        ("CMA", "off"),
-        ("COPY", "avx512"),
-        ("PKEY", "0x8001"),
-        ("GID_INDEX", "3"),
-        ("TRAFFIC_CLASS", "106"),
-        ("SL", "2"),
-        ("SRQ", "off"),
-        ("CONNECT_BY", "rdma_cm"),
-        ("CONNECT_TIMEOUT", "100"),
-        ("PEER_TIMEOUT", "30000"),
-        ("SPIN", "0"),
-        ("TX_SIZE", "65536"),
-        ("RX_SIZE", "1"),
-        ("INJECT_SIZE", "64"),
-        ("FETCH_MIN", "1M"),
-        ("MR_CACHE", "0"),
-        ("NIC_ATOMICS", "exclusive"),
-        ("BACKLOG", "3"),
-    ] {
+    for (name, value) in OTHERS {
         set.insert(format!("FI_KESTREL_{name}"), value.to_owned());
     }
     assert_eq!(set.len(), PARAMETERS.len());
@@ -103,6 +108,7 @@ fn each_parameter_sets_its_own_value() {
     expected.tx_size = 65_536;
     expected.rx_size = 1;
     expected.inject_size = 64;
+    expected.fetch = FetchPolicy::Off;
     expected.fetch_min = 1 << 20;
     expected.mr_cache_bytes = 0;
     expected.nic_atomics = true;

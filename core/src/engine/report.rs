@@ -192,7 +192,7 @@ impl<T: Transport> Engine<T> {
         send.lent = None;
         if let Some(run) = send.run {
             let served = &mut self.peers[send.peer as usize].served;
-            self.contests.messages.finish(send.total, run, served);
+            self.contests.finish(send.total, run, served);
         }
         let tally = Attachment::take_tally(&mut send.attachment);
         let entry = sent_entry(send.flags, send.context, send.attachment);

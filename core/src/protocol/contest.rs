@@ -1,5 +1,8 @@
 //! Several manners of moving the same bytes: which is fastest here, found by trying each.
 //!
+//! Between two hosts a message can be read by the receiver's adapter, or go as packets, which are copied at
+//! both ends. Which takes less depends on the link, the adapter and the processors.
+//!
 //! Between two processes of one host a long message can be copied by the kernel, from one buffer to
 //! the other, or go as packets, copied in by its sender and out by its receiver. Which takes less
 //! depends on what the kernel asks for a page and on what two cores ask for a line: there are
@@ -60,9 +63,31 @@ pub enum Manner {
 
 const MANNERS: [Manner; 2] = [Manner::Direct, Manner::Packets];
 
+/// What is moved, and how if directly: each has a contest of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Discipline {
+    /// Messages that the kernel copies.
+    CopiedMessages,
+    /// Messages that the receiver's adapter reads. Of these only those that go alone are compared: packets
+    /// overtake what an adapter reads, so in a stream times tell of both manners.
+    FetchedMessages,
+    Writes,
+    Reads,
+}
+
+impl Discipline {
+    const COUNT: usize = Discipline::Reads as usize + 1;
+
+    /// That of one-sided operations.
+    pub(crate) fn of_one_sided(reads: bool) -> Discipline {
+        if reads { Discipline::Reads } else { Discipline::Writes }
+    }
+}
+
 /// An operation that is timed.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
+    discipline: Discipline,
     manner: Manner,
     started: Instant,
     streams: bool,
@@ -70,38 +95,37 @@ pub struct Run {
     watched: bool,
 }
 
-/// What has been found out about operations of one kind.
+/// What has been found out about one discipline.
 #[derive(Debug)]
 pub(crate) struct Contest {
-    /// What they are, for the log.
-    kind: &'static str,
+    discipline: Discipline,
     /// Of those that go alone, and of those of a stream.
     lengths: [[Trial; LENGTHS]; 2],
 }
 
-/// What has been found out about all kinds.
+/// What has been found out about all disciplines.
 #[derive(Debug)]
-pub(crate) struct Contests {
-    pub(crate) messages: Contest,
-    pub(crate) writes: Contest,
-    pub(crate) reads: Contest,
-}
+pub(crate) struct Contests([Contest; Discipline::COUNT]);
 
 impl Contests {
-    /// That of reads, or of writes.
     #[inline(always)]
-    pub(crate) fn of(&mut self, reads: bool) -> &mut Contest {
-        if reads { &mut self.reads } else { &mut self.writes }
+    pub(crate) fn of(&mut self, discipline: Discipline) -> &mut Contest {
+        &mut self.0[discipline as usize]
+    }
+
+    /// A timed operation is over. `before` is when the one before it to the same peer was.
+    #[cold]
+    pub(crate) fn finish(&mut self, total: usize, run: Run, before: &mut Option<Instant>) {
+        let end = Instant::now();
+        let start = before.replace(end).map_or(run.started, |before| before.max(run.started));
+        self.of(run.discipline).note(total, run, end.duration_since(start).as_nanos() as u64);
     }
 }
 
 impl Default for Contests {
     fn default() -> Contests {
-        Contests {
-            messages: Contest::new("messages"),
-            writes: Contest::new("writes"),
-            reads: Contest::new("reads"),
-        }
+        use Discipline::*;
+        Contests([CopiedMessages, FetchedMessages, Writes, Reads].map(Contest::new))
     }
 }
 
@@ -275,8 +299,8 @@ fn is_far(took: u64, least: u64) -> bool {
 }
 
 impl Contest {
-    fn new(kind: &'static str) -> Contest {
-        Contest { kind, lengths: [[Trial::NEW; LENGTHS]; 2] }
+    fn new(discipline: Discipline) -> Contest {
+        Contest { discipline, lengths: [[Trial::NEW; LENGTHS]; 2] }
     }
 
     /// How an operation of `total` bytes should go; and its time, if that is wanted at its end.
@@ -299,8 +323,10 @@ impl Contest {
         streams: bool,
         watches: bool,
     ) -> (Manner, Option<Run>) {
+        let discipline = self.discipline;
         let trial = &mut self.lengths[usize::from(streams)][length_of(total)];
-        let run = |manner, watched| Run { manner, started: Instant::now(), streams, watched };
+        let run =
+            |manner, watched| Run { discipline, manner, started: Instant::now(), streams, watched };
         if trial.left == 0 {
             return (trial.next, Some(run(trial.next, false)));
         }
@@ -324,16 +350,8 @@ impl Contest {
         goes
     }
 
-    /// A timed operation is over. `before` is when the one before it to the same peer was.
-    #[cold]
-    pub(crate) fn finish(&mut self, total: usize, run: Run, before: &mut Option<Instant>) {
-        let end = Instant::now();
-        let start = before.replace(end).map_or(run.started, |before| before.max(run.started));
-        self.note(total, run, end.duration_since(start).as_nanos() as u64);
-    }
-
     fn note(&mut self, total: usize, run: Run, nanoseconds: u64) {
-        let Run { manner, streams, watched, .. } = run;
+        let Run { discipline, manner, streams, watched, .. } = run;
         let lengths = &mut self.lengths[usize::from(streams)];
         let trial = &mut lengths[length_of(total)];
         let each = nanoseconds.saturating_mul(1000) / total as u64;
@@ -346,8 +364,8 @@ impl Contest {
         }
         let round = (ROUND_BYTES / total as u64).clamp(1, ROUND);
         if let Some(took) = trial.note(manner, each, round, streams) {
-            let (kind, choice, outsiders) = (self.kind, trial.last.0, trial.outsiders);
-            tracing::debug!(kind, bytes = total, streams, ?took, ?choice, "ps a byte");
+            let (choice, outsiders) = (trial.last.0, trial.outsiders);
+            tracing::debug!(?discipline, bytes = total, streams, ?took, ?choice, "ps a byte");
             for other in lengths.iter_mut().filter(|other| other.is_new()) {
                 other.outsiders = outsiders;
             }

@@ -9,6 +9,9 @@
 //! is not given back while the adapter may write to it. A message that cannot be fetched, since
 //! either side cannot register its buffer or the window is refused or has failed, comes in parts,
 //! and so do those after it, as long as the connection lasts.
+//!
+//! Long ones are lent in any case. Shorter ones are if that costs no registration: in a stream from a certain
+//! length on, and alone where that is [found](super::contest) to take less than packets.
 
 use std::{
     collections::HashSet,
@@ -25,9 +28,9 @@ use crate::{
     memory_region::descriptor::Descriptor,
     operation::{Incoming, SendOperation, Target},
     primitive::yield_now,
-    protocol::window::lease::Wanted,
+    protocol::{contest::Discipline, window::lease::Wanted},
     transport::{PeerIndex, Transport},
-    window::{Direction, Loan, LoanWorth, Request, Started},
+    window::{Direction, Loan, Request, Started},
     wire::{self, Kind},
 };
 
@@ -88,8 +91,8 @@ impl PeerFetches {
     }
 }
 
-/// Whether messages are lent that are worth it only if their receiver has its buffers registered: after one
-/// that it had to register a buffer for, some go in parts, and more each time.
+/// Whether messages are lent that are not lent always, but only if their receiver has its buffers registered:
+/// after one that it had to register a buffer for, some go in parts, and more each time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shorts {
     pause: u32,
@@ -145,23 +148,32 @@ impl<T: Transport> Engine<T> {
         if self.sends[index].lent.is_some() {
             return true;
         }
-        let Some(LoanWorth { alone, registered }) = self.transport.lends_to(peer) else {
+        let Some(worth) = self.transport.lends_to(peer) else {
             return false;
         };
-        let PeerFetches { shorts, refused, .. } = &mut self.peers[peer as usize].fetches;
-        let least = if streaming { registered.min(alone) } else { alone };
-        let is_short = message.len() < alone;
-        if *refused
+        let least = if streaming { worth.streaming } else { worth.contested };
+        if self.peers[peer as usize].fetches.refused
             || !(least..=LENGTH_MAX).contains(&message.len())
-            || is_short && !shorts.may_be_lent()
+            || message.len() < worth.always && !self.lends_short(peer, index, streaming)
         {
             return false;
         }
         let lent = self
             .lend_registered(peer, index, message)
             .or_else(|| self.transport.lend(peer, message));
-        self.sends[index].lent = lent.filter(|loan| loan.remote_key() != 0);
-        self.sends[index].lent.is_some()
+        let send = &mut self.sends[index];
+        send.lent = lent.filter(|loan| loan.remote_key() != 0);
+        if send.lent.is_none() {
+            // It goes as packets, and so it is not what was to be timed.
+            send.run = None;
+        }
+        send.lent.is_some()
+    }
+
+    /// Whether to lend a message that is not lent in any case.
+    fn lends_short(&mut self, peer: PeerIndex, index: u32, streaming: bool) -> bool {
+        self.peers[peer as usize].fetches.shorts.may_be_lent()
+            && (streaming || self.goes_directly(index, Discipline::FetchedMessages, streaming))
     }
 
     /// Lends a message that lies in a region of ours, if its peer may read that in any case.
@@ -210,7 +222,7 @@ impl<T: Transport> Engine<T> {
     /// A peer has all of a message of ours, and says in `word` how it came by it.
     pub(crate) fn note_fetched(&mut self, peer: PeerIndex, index: u32, word: u64) {
         let SendOperation { lent, total, .. } = &self.sends[index];
-        let least = self.transport.lends_to(peer).map_or(0, |worth| worth.alone);
+        let least = self.transport.lends_to(peer).map_or(0, |worth| worth.always);
         if lent.is_some() && *total < least {
             self.peers[peer as usize].fetches.shorts.note(word & wire::REGISTERED != 0);
         }

@@ -9,7 +9,10 @@ use crate::{
     flags::Flags,
     memory::Piece,
     operation::SendStage,
-    protocol::{contest::Manner, fence::Earlier},
+    protocol::{
+        contest::{Discipline, Manner},
+        fence::Earlier,
+    },
     transport::{Limits, PeerIndex, Room, Transport},
     window::Loan,
     wire::{self, ENVELOPE_COST, Head, Kind},
@@ -168,23 +171,35 @@ impl<T: Transport> Engine<T> {
             return whole;
         }
         contested
-            && self.contests.messages.take_settled(total, streaming, |manner| match manner {
-                Manner::Direct => false,
-                Manner::Packets => whole,
-            })
+            && self.contests.of(Discipline::CopiedMessages).take_settled(
+                total,
+                streaming,
+                |manner| match manner {
+                    Manner::Direct => false,
+                    Manner::Packets => whole,
+                },
+            )
     }
 
     /// Whether a send that its receiver can read is left to be read.
     #[inline]
     fn leaves_to_read(&mut self, index: u32, streaming: bool) -> bool {
-        if !self.limits.contested {
-            return true;
-        }
+        !self.limits.contested || self.goes_directly(index, Discipline::CopiedMessages, streaming)
+    }
+
+    /// Whether a send should go directly, and not as packets, by what is known of its length.
+    #[inline]
+    pub(crate) fn goes_directly(
+        &mut self,
+        index: u32,
+        discipline: Discipline,
+        streaming: bool,
+    ) -> bool {
         let send = &mut self.sends[index];
-        let (manner, run) = self.contests.messages.choose(send.total, streaming);
+        let (manner, run) = self.contests.of(discipline).choose(send.total, streaming);
         send.run = run;
         if manner != Manner::Direct && run.is_some() {
-            // Reading ends with the receiver's word: packets are timed until the same moment.
+            // What goes directly ends with the receiver's word: packets are timed until the same moment.
             send.flags |= Flags::DELIVERY_COMPLETE;
         }
         manner == Manner::Direct

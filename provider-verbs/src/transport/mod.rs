@@ -27,7 +27,7 @@ use kestrel_core::{
         Arrival, Bell as _, Confirmation, Limits, Multicast, PeerIndex, Room, SingleCopy,
         Transport, TransportEvent,
     },
-    window::Finished,
+    window::{Finished, LoanWorth},
     wire::Head,
 };
 use rustc_hash::FxHashMap;
@@ -130,9 +130,11 @@ pub struct RcTransport<V: Verbs> {
     /// Threads that sleep, or are about to.
     armed: usize,
     either: EitherBell,
-    /// The shortest message that is lent to its receiver whether its buffer comes again or not. Units:
-    /// bytes.
+    /// The shortest message whose buffer is registered to be read, or to be read into, whether it comes again
+    /// or not. Units: bytes.
     fetch_min: usize,
+    /// Which messages are lent to their receivers.
+    loans: Option<LoanWorth>,
     registrations: RegistrationCache<V>,
     sends: ManuallyDrop<SendPool<V>>,
     shared: Arc<StationShared<V>>,
@@ -147,13 +149,23 @@ pub(crate) struct Parts<V: Verbs> {
     pub sends: SendPool<V>,
     pub either: EitherBell,
     pub fetch_min: usize,
+    pub loans: Option<LoanWorth>,
     pub registrations: RegistrationCache<V>,
 }
 
 impl<V: Verbs> RcTransport<V> {
     pub(crate) fn new(parts: Parts<V>) -> Self {
-        let Parts { address, station, control, shared, sends, either, fetch_min, registrations } =
-            parts;
+        let Parts {
+            address,
+            station,
+            control,
+            shared,
+            sends,
+            either,
+            fetch_min,
+            loans,
+            registrations,
+        } = parts;
         RcTransport {
             address,
             station,
@@ -179,6 +191,7 @@ impl<V: Verbs> RcTransport<V> {
             armed: 0,
             either,
             fetch_min,
+            loans,
             registrations,
             sends: ManuallyDrop::new(sends),
             shared,

@@ -31,10 +31,6 @@ use crate::{
 /// Operations that a window can have under way.
 pub(super) const REACHES_MAX: u32 = 64;
 
-/// So many times as long as a message with registered buffers that is worth a read is one whose buffers
-/// have to be registered for it.
-pub(super) const REGISTRATION_WORTH: usize = 4;
-
 /// Our end of a window to a peer's memory. Fields drop in this order: the queue pair before the
 /// memory that is registered for what is under way on it.
 pub struct Window<V: Verbs> {
@@ -276,8 +272,7 @@ impl<V: Verbs> Windows for RcTransport<V> {
     }
 
     fn lends_to(&self, peer: PeerIndex) -> Option<LoanWorth> {
-        let (lane, alone) = (self.send_lane(peer)?, self.fetch_min);
-        (!lane.failed).then_some(LoanWorth { alone, registered: alone / REGISTRATION_WORTH })
+        if self.send_lane(peer)?.failed { None } else { self.loans }
     }
 
     fn lend(&mut self, _peer: PeerIndex, message: Piece) -> Option<Loan> {

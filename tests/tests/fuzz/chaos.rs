@@ -451,7 +451,11 @@ impl Windows for Chaos {
     }
 
     fn lends_to(&self, peer: PeerIndex) -> Option<LoanWorth> {
-        peer.is_multiple_of(2).then_some(LoanWorth { alone: 60_000, registered: 20_000 })
+        peer.is_multiple_of(2).then_some(LoanWorth {
+            always: 60_000,
+            streaming: 20_000,
+            contested: 30_000,
+        })
     }
 
     fn lend(&mut self, _peer: PeerIndex, _message: Piece) -> Option<Loan> {

@@ -30,7 +30,7 @@ fn play_at(contest: &mut Contest, total: usize, count: usize, batch: usize, cost
 }
 
 fn new() -> Contest {
-    Contest::new("tests")
+    Contest::new(Discipline::Reads)
 }
 
 #[test]

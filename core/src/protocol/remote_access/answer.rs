@@ -94,7 +94,7 @@ impl<T: Transport> Engine<T> {
         }
         if let Some(run) = operation.run {
             let served = &mut self.peers[operation.peer as usize].served;
-            self.contests.of(operation.action.fetches()).finish(operation.total, run, served);
+            self.contests.finish(operation.total, run, served);
         }
         let tally = Attachment::take_tally(&mut operation.attachment);
         let entry = operation.flags.contains(Flags::COMPLETION).then(|| Entry {

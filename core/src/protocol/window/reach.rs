@@ -10,7 +10,7 @@ use crate::{
     info::MessageOrder,
     memory::Piece,
     one_sided::{Action, RemoteOperation, RemoteStage, StoredSegments},
-    protocol::contest::Manner,
+    protocol::contest::{Discipline, Manner},
     transport::{PeerIndex, Transport},
     window::{Direction, End, Finished, Found, Request, Started, Worth},
 };
@@ -127,7 +127,7 @@ impl<T: Transport> Engine<T> {
         }
         let mut run = None;
         if worth.contested {
-            let contest = self.contests.of(direction == Direction::Read);
+            let contest = self.contests.of(Discipline::of_one_sided(direction == Direction::Read));
             let (manner, timed) = contest.choose_watched(local.len(), streams);
             if manner != Manner::Direct {
                 self.remotes[index].run = timed;
