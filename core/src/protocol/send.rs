@@ -81,8 +81,14 @@ impl<T: Transport> Engine<T> {
         let cost = piece.len() as u64 + ENVELOPE_COST;
         let record = &self.peers[peer as usize];
         let (clear, confirms) = (record.clear, record.unconfirmed.possible);
-        if !self.has_credit(peer, cost) || confirms && self.confirms(peer, post.flags) {
+        if !self.has_credit(peer, cost) {
             return self.send_queued(peer, set_down(post));
+        }
+        if confirms && self.confirms(peer, post.flags) {
+            return match clear {
+                true => self.send_confirmed(peer, set_down(post), piece),
+                false => self.send_queued(peer, set_down(post)),
+            };
         }
         if clear && self.push_eager(peer, &post, piece) {
             self.peers[peer as usize].credit.charged += cost;
@@ -90,6 +96,28 @@ impl<T: Transport> Engine<T> {
             return Ok(());
         }
         self.send_later(peer, set_down(post), piece)
+    }
+
+    /// Sends a message that is one packet, and keeps a record of it until the peer's device has it.
+    #[inline(never)]
+    fn send_confirmed(
+        &mut self,
+        peer: PeerIndex,
+        post: SendPost<'_>,
+        piece: Piece,
+    ) -> Result<(), PostError> {
+        self.check_place(peer)?;
+        self.transport.confirm_next(peer);
+        if !self.push_eager(peer, &post, piece) {
+            return self.send_queued(peer, post);
+        }
+        let record = &mut self.peers[peer as usize];
+        record.credit.charged += piece.len() as u64 + ENVELOPE_COST;
+        record.note_send();
+        let index = self.sends.insert(SendOperation::kept(peer, post, None));
+        self.enter_line(peer, index);
+        self.await_confirmation(peer, index);
+        Ok(())
     }
 
     /// Pushes a message that is long enough to be shown while it is copied in, if nothing keeps it from
