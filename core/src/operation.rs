@@ -199,6 +199,8 @@ pub struct SendOperation {
     /// Lets the receiver's adapter read it. Dropped, or taken back if it outlasts that, before the memory
     /// is anybody's else.
     pub lent: Option<Loan>,
+    /// Whether it is to be lent, if that had to be decided: once, however often it finds no room.
+    pub lends: Option<bool>,
     /// The message.
     pub pieces: StoredPieces,
     /// A copy of an injected message.

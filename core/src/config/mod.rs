@@ -63,7 +63,7 @@ pub enum CmaPolicy {
     Off,
 }
 
-/// Whether an RDMA device of the receiver reads messages where they lie.
+/// Whether the receiver's RDMA device reads the messages that we send where they lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FetchPolicy {

@@ -69,7 +69,8 @@ pub(crate) enum Discipline {
     /// Messages that the kernel copies.
     CopiedMessages,
     /// Messages that the receiver's adapter reads. Of these only those that go alone are compared: packets
-    /// overtake what an adapter reads, so in a stream times tell of both manners.
+    /// overtake what an adapter reads, so in a stream times tell of both manners. And packets of a message that
+    /// nobody has asked for yet are over when the receiver's engine has them: receivers that are late make them win.
     FetchedMessages,
     Writes,
     Reads,
@@ -93,6 +94,13 @@ pub struct Run {
     streams: bool,
     /// Whether it goes by a decision.
     watched: bool,
+}
+
+impl Run {
+    /// Whether its operation was to go directly.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.manner == Manner::Direct
+    }
 }
 
 /// What has been found out about one discipline.

@@ -36,6 +36,8 @@ use crate::{
 
 /// The longest message that an adapter reads at once. Units: bytes.
 const LENGTH_MAX: usize = 1 << 30;
+/// To whom fewer messages went that went alone, none of these is lent: no window is opened for a few.
+const ALONE_MIN: u32 = 8;
 /// How long a window is kept for what others have under way there.
 const WINDOW_WAIT: Duration = Duration::from_millis(200);
 
@@ -50,6 +52,8 @@ pub struct Fetch {
     under_way: u32,
     /// A buffer was registered for one.
     registered: bool,
+    /// A buffer of a message that is not lent always could not be.
+    unregistered: bool,
     /// One has failed.
     failed: bool,
     /// The sender has given it up.
@@ -74,6 +78,8 @@ pub struct PeerFetches {
     pub refused: bool,
     /// Messages that are lent only if that costs no registration.
     shorts: Shorts,
+    /// Of these, how many went alone, up to as many as go as packets first.
+    alone: u32,
     /// The region that cannot be leased to it, as was found last.
     unlendable: Option<u64>,
 }
@@ -81,7 +87,8 @@ pub struct PeerFetches {
 impl PeerFetches {
     /// There is a new lane to it.
     pub fn note_connected(&mut self) {
-        (self.refused, self.shorts, self.unlendable) = (false, Shorts::default(), None);
+        let PeerFetches { under_way, impossible, .. } = *self;
+        *self = PeerFetches { under_way, impossible, ..PeerFetches::default() };
     }
 
     /// There is a new lane from it: what it may reach is asked of the way that it comes by, which is
@@ -152,10 +159,13 @@ impl<T: Transport> Engine<T> {
             return false;
         };
         let least = if streaming { worth.streaming } else { worth.contested };
+        let is_short = message.len() < worth.always;
         if self.peers[peer as usize].fetches.refused
             || !(least..=LENGTH_MAX).contains(&message.len())
-            || message.len() < worth.always && !self.lends_short(peer, index, streaming)
+            || is_short && !self.lends_short(peer, index, streaming)
         {
+            // A read that was to be timed does not come about.
+            self.sends[index].run.take_if(|run| run.is_direct());
             return false;
         }
         let lent = self
@@ -164,16 +174,46 @@ impl<T: Transport> Engine<T> {
         let send = &mut self.sends[index];
         send.lent = lent.filter(|loan| loan.remote_key() != 0);
         if send.lent.is_none() {
-            // It goes as packets, and so it is not what was to be timed.
-            send.run = None;
+            // It goes as packets, and so it is not what was to be timed; nor is it tried again.
+            (send.run, send.lends) = (None, Some(false));
         }
         send.lent.is_some()
     }
 
     /// Whether to lend a message that is not lent in any case.
     fn lends_short(&mut self, peer: PeerIndex, index: u32, streaming: bool) -> bool {
-        self.peers[peer as usize].fetches.shorts.may_be_lent()
-            && (streaming || self.goes_directly(index, Discipline::FetchedMessages, streaming))
+        if let Some(decided) = self.sends[index].lends {
+            return decided;
+        }
+        let fetches = &mut self.peers[peer as usize].fetches;
+        let lends = if streaming {
+            fetches.shorts.may_be_lent()
+        } else if self.sends[index].flags.contains(Flags::INJECT_COMPLETE) {
+            // It is over when it was copied: what would be compared is not what it waits for.
+            false
+        } else if fetches.alone < ALONE_MIN {
+            fetches.alone += 1;
+            false
+        } else {
+            fetches.shorts.may_be_lent()
+                && self.goes_directly(index, Discipline::FetchedMessages, streaming)
+        };
+        self.sends[index].lends = Some(lends);
+        lends
+    }
+
+    /// The receiver of a message that was lent asks for parts: it will not fetch the next one either, unless it only
+    /// could not register a buffer for it alone.
+    pub(crate) fn note_refused(&mut self, peer: PeerIndex, index: u32) {
+        let send = &mut self.sends[index];
+        // What is timed is not what it was to be.
+        send.run = None;
+        let always = self.transport.lends_to(peer).map_or(0, |worth| worth.always);
+        let PeerFetches { shorts, refused, .. } = &mut self.peers[peer as usize].fetches;
+        match send.total < always {
+            true => shorts.note(true),
+            false => *refused = true,
+        }
     }
 
     /// Lends a message that lies in a region of ours, if its peer may read that in any case.
@@ -306,7 +346,12 @@ impl<T: Transport> Engine<T> {
             match started {
                 Started::Yes | Started::Registered | Started::Done => {}
                 Started::NoRoom => return Step::Wait,
-                Started::Landed | Started::Refused | Started::Ended => return Step::Parts,
+                Started::Refused => {
+                    let always = self.transport.lends_to(peer).map_or(0, |worth| worth.always);
+                    self.incoming[index].fetch.unregistered = end < always;
+                    return Step::Parts;
+                }
+                Started::Landed | Started::Ended => return Step::Parts,
             }
             let fetch = &mut self.incoming[index].fetch;
             fetch.started += local.len();
@@ -383,7 +428,7 @@ impl<T: Transport> Engine<T> {
             if incoming.fetch.withdrawn {
                 return self.lose_withdrawn(index);
             }
-            record.fetches.impossible = true;
+            record.fetches.impossible |= !incoming.fetch.unregistered;
             return self.consent(index);
         }
         incoming.received = incoming.end;

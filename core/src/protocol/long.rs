@@ -380,7 +380,10 @@ impl<T: Transport> Engine<T> {
         }
         send.until = to as usize;
         // Whoever asks for parts does not fetch it.
-        self.peers[peer as usize].fetches.refused |= send.lent.take().is_some();
+        if send.lent.take().is_some() {
+            self.note_refused(peer, index);
+        }
+        let send = &mut self.sends[index];
         match send.stage {
             SendStage::AwaitConsent if from == to => send.stage = SendStage::AwaitFinish,
             SendStage::AwaitConsent => self.stream_on(peer, index, from),

@@ -375,6 +375,7 @@ impl SendOperation {
         let pieces = StoredPieces::of_send(post.pieces, &copy);
         SendOperation {
             lent: None,
+            lends: None,
             pieces,
             copy,
             peer,
