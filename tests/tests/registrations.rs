@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use kestrel_core::{config::FetchPolicy, info::MemoryRegionMode, memory::Pieces};
+use kestrel_core::{config::FetchPolicy, flags::Flags, info::MemoryRegionMode, memory::Pieces};
 use kestrel_tests::{
     bed::{Memory, Receive, Send, World, same},
     fake::fake_bed_on,
@@ -71,15 +71,19 @@ impl Pair {
         self.world.post(|| self.world.nodes[1].post_receive(&receive));
     }
 
-    fn send(&self, from: Pieces<'_>) {
-        let send = Send { pieces: from, tag: Some(TAG), ..Send::default() };
+    fn send(&self, from: Pieces<'_>, flags: Flags) {
+        let send = Send { pieces: from, tag: Some(TAG), flags, ..Send::default() };
         self.world.post(|| self.world.nodes[0].post_send(1, &send));
     }
 
     /// One message, from post to post.
     fn pass(&self, from: Pieces<'_>, into: Pieces<'_>) {
+        self.pass_with(from, into, Flags::empty());
+    }
+
+    fn pass_with(&self, from: Pieces<'_>, into: Pieces<'_>, flags: Flags) {
         self.receive(into);
-        self.send(from);
+        self.send(from, flags);
         self.world.received(1).good();
         self.world.sent(0).good();
     }
@@ -174,6 +178,22 @@ fn messages_that_go_alone_are_compared() {
     ] {
         assert_eq!(ways(fetch, length, 4), [all_read; 4], "{fetch:?}, {length} bytes");
     }
+}
+
+/// What is complete when it was copied does not wait for what is compared.
+#[test]
+fn what_is_complete_when_copied_is_not_compared() {
+    let Some(_alone) = alone() else {
+        return;
+    };
+    let (from, into) = buffers(SHORT);
+    let pair = Pair::new();
+    let before = pair.tally().reached;
+    for _ in 0..20 {
+        pair.pass_with(from.all(), into.all(), Flags::INJECT_COMPLETE);
+        pair.answer();
+    }
+    assert_eq!(pair.tally().reached, before);
 }
 
 /// A buffer that cannot be registered for a shorter message alone is no reason to read no long one any more.
@@ -384,7 +404,7 @@ fn what_ends_beside_a_message_does_not_end_it() {
     pair.exchange(&from, &into);
     // The first half of each, which the registrations of the whole hold.
     let [first, place] = [&from, &into].map(|whole| whole.piece().part(0, FETCH_MIN));
-    pair.send(Pieces::One(first));
+    pair.send(Pieces::One(first), Flags::empty());
     pair.world.poll(50);
     pair.fabric.hold(true);
     pair.receive(Pieces::One(place));
