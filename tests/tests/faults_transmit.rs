@@ -35,9 +35,13 @@ const LATE: [Flags; 3] = [Flags::empty(), Flags::TRANSMIT_COMPLETE, Flags::INJEC
 
 /// Two who know each other, and the first has a long window to the second.
 fn world() -> (World<RcProvider<FakeDevice>>, FakeFabric) {
+    world_of(EndpointOptions::default())
+}
+
+fn world_of(endpoint: EndpointOptions) -> (World<RcProvider<FakeDevice>>, FakeFabric) {
     let (bed, fabric) = fake_bed(VerbsOptions::default());
-    let mut options = Options::default();
-    options.endpoint.inject_size = LENGTHS[3];
+    let endpoint = EndpointOptions { inject_size: LENGTHS[3], ..endpoint };
+    let options = Options { endpoint, ..Options::default() };
     let world = bed.world_with(2, &options);
     world.warm_up();
     for nth in 0..40 {
@@ -49,10 +53,12 @@ fn world() -> (World<RcProvider<FakeDevice>>, FakeFabric) {
     (world, fabric)
 }
 
-/// In pieces, so that a long message is not lent to its receiver.
+/// A long one in pieces, so that it is not lent to its receiver.
 fn send(world: &World<RcProvider<FakeDevice>>, memory: &Memory, flags: Flags, context: u64) {
-    let pieces = memory.cut(&[3, memory.bytes().len() - 3]);
-    let send = Send { pieces: Pieces::Many(&pieces), flags, context, ..Send::default() };
+    let length = memory.bytes().len();
+    let parts = memory.cut(&[3, length - 3]);
+    let pieces = if length < LENGTHS[3] { memory.all() } else { Pieces::Many(&parts) };
+    let send = Send { pieces, flags, context, ..Send::default() };
     world.nodes[0].post_send(1, &send).unwrap();
 }
 
@@ -76,6 +82,25 @@ fn a_send_is_complete_when_its_peer_has_it() {
             }
         }
         world.nothing_more();
+    }
+}
+
+/// Where completions keep the order of the sends, what is complete at once waits as well.
+#[test]
+fn in_order_nothing_overtakes_what_its_peer_has_to_get() {
+    for length in LENGTHS {
+        let in_order = EndpointOptions { transmits_in_order: true, ..EndpointOptions::default() };
+        let (world, fabric) = world_of(in_order);
+        let memory = Memory::from(pattern(1, length));
+        for flags in LATE {
+            fabric.hold(true);
+            send(&world, &memory, flags, 1);
+            send(&world, &memory, Flags::INJECT_COMPLETE, 2);
+            world.poll(100);
+            world.nothing_more();
+            fabric.hold(false);
+            assert_eq!([world.sent(0).context(), world.sent(0).context()], [1, 2]);
+        }
     }
 }
 
