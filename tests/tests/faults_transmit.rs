@@ -9,7 +9,7 @@ use std::{
 use kestrel_core::{
     completion_counter::CompletionCounter,
     completion_queue::CompletionQueue,
-    endpoint::{Endpoint, EndpointOptions},
+    endpoint::{Endpoint, EndpointOptions, PostError},
     error::Errno,
     flags::Flags,
     memory::Pieces,
@@ -83,6 +83,22 @@ fn a_send_is_complete_when_its_peer_has_it() {
         }
         world.nothing_more();
     }
+}
+
+/// What its peer has not got yet keeps its place among the sends that may be under way.
+#[test]
+fn what_is_unconfirmed_counts_as_under_way() {
+    let few = EndpointOptions { transmit_size: 4, ..EndpointOptions::default() };
+    let (world, fabric) = world_of(few);
+    let memory = Memory::from(pattern(1, 8));
+    fabric.hold(true);
+    (0..4).for_each(|context| send(&world, &memory, Flags::empty(), context));
+    let one_more = Send { pieces: memory.all(), context: 4, ..Send::default() };
+    assert_eq!(world.nodes[0].post_send(1, &one_more), Err(PostError::Again));
+    fabric.hold(false);
+    assert_eq!([(); 4].map(|()| world.sent(0).context()), [0, 1, 2, 3]);
+    world.nodes[0].post_send(1, &one_more).unwrap();
+    assert_eq!(world.sent(0).context(), 4);
 }
 
 /// Where completions keep the order of the sends, what is complete at once waits as well.
