@@ -180,6 +180,11 @@ impl<T: Transport> Engine<T> {
         send.lent.is_some()
     }
 
+    /// The shortest message that is lent to `peer` in any case; 0: none is lent. Units: bytes.
+    fn always_lent(&self, peer: PeerIndex) -> usize {
+        self.transport.lends_to(peer).map_or(0, |worth| worth.always)
+    }
+
     /// Whether to lend a message that is not lent in any case.
     fn lends_short(&mut self, peer: PeerIndex, index: u32, streaming: bool) -> bool {
         if let Some(decided) = self.sends[index].lends {
@@ -205,10 +210,10 @@ impl<T: Transport> Engine<T> {
     /// The receiver of a message that was lent asks for parts: it will not fetch the next one either, unless it only
     /// could not register a buffer for it alone.
     pub(crate) fn note_refused(&mut self, peer: PeerIndex, index: u32) {
+        let always = self.always_lent(peer);
         let send = &mut self.sends[index];
         // What is timed is not what it was to be.
         send.run = None;
-        let always = self.transport.lends_to(peer).map_or(0, |worth| worth.always);
         let PeerFetches { shorts, refused, .. } = &mut self.peers[peer as usize].fetches;
         match send.total < always {
             true => shorts.note(true),
@@ -262,7 +267,7 @@ impl<T: Transport> Engine<T> {
     /// A peer has all of a message of ours, and says in `word` how it came by it.
     pub(crate) fn note_fetched(&mut self, peer: PeerIndex, index: u32, word: u64) {
         let SendOperation { lent, total, .. } = &self.sends[index];
-        let least = self.transport.lends_to(peer).map_or(0, |worth| worth.always);
+        let least = self.always_lent(peer);
         if lent.is_some() && *total < least {
             self.peers[peer as usize].fetches.shorts.note(word & wire::REGISTERED != 0);
         }
@@ -347,7 +352,7 @@ impl<T: Transport> Engine<T> {
                 Started::Yes | Started::Registered | Started::Done => {}
                 Started::NoRoom => return Step::Wait,
                 Started::Refused => {
-                    let always = self.transport.lends_to(peer).map_or(0, |worth| worth.always);
+                    let always = self.always_lent(peer);
                     self.incoming[index].fetch.unregistered = end < always;
                     return Step::Parts;
                 }
