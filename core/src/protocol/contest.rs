@@ -96,13 +96,6 @@ pub struct Run {
     watched: bool,
 }
 
-impl Run {
-    /// Whether its operation was to go directly.
-    pub(crate) fn is_direct(&self) -> bool {
-        self.manner == Manner::Direct
-    }
-}
-
 /// What has been found out about one discipline.
 #[derive(Debug)]
 pub(crate) struct Contest {

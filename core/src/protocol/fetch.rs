@@ -164,8 +164,9 @@ impl<T: Transport> Engine<T> {
             || !(least..=LENGTH_MAX).contains(&message.len())
             || is_short && !self.lends_short(peer, index, streaming)
         {
+            let send = &mut self.sends[index];
             // A read that was to be timed does not come about.
-            self.sends[index].run.take_if(|run| run.is_direct());
+            send.run = send.run.filter(|_| send.lends != Some(true));
             return false;
         }
         let lent = self
